@@ -1,0 +1,2 @@
+//! The proxyd binary.
+fn main() {}

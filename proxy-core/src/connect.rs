@@ -1,0 +1,151 @@
+//! Why an upstream could not be reached.
+
+use std::fmt;
+
+/// A failed attempt to reach an origin or a parent proxy.
+///
+/// Answers what the caller needs: what to tell the client
+/// ([`kind`](Self::kind)), whose fault it is ([`side`](Self::side)) and whether
+/// another address or parent is worth trying ([`retryable`](Self::retryable)).
+///
+/// ```
+/// use proxy_core::{ConnectError, ConnectErrorKind};
+/// let error = ConnectError::from(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
+/// assert_eq!(error.kind, ConnectErrorKind::Refused);
+/// assert!(error.retryable());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{kind} ({side})")]
+pub struct ConnectError {
+    /// What went wrong.
+    pub kind: ConnectErrorKind,
+    /// Who was at fault.
+    pub side: Side,
+}
+
+impl ConnectError {
+    /// A failure of the origin itself.
+    pub fn origin(kind: ConnectErrorKind) -> Self {
+        Self {
+            kind,
+            side: Side::Origin,
+        }
+    }
+
+    /// Whether another address or another parent may do better.
+    pub fn retryable(&self) -> bool {
+        !matches!(
+            self.kind,
+            ConnectErrorKind::Forbidden | ConnectErrorKind::Exhausted | ConnectErrorKind::Loop
+        )
+    }
+}
+
+impl From<std::io::Error> for ConnectError {
+    fn from(error: std::io::Error) -> Self {
+        Self {
+            kind: ConnectErrorKind::of(&error),
+            side: Side::Origin,
+        }
+    }
+}
+
+/// The kinds of failure that clients are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ConnectErrorKind {
+    /// The proxy is out of descriptors, ports or memory.
+    Exhausted,
+    /// The address may not be dialled.
+    Forbidden,
+    /// The target is the proxy itself.
+    Loop,
+    /// The name has no address.
+    NameNotFound,
+    /// The name could not be looked up (server failure or timeout).
+    NameUnavailable,
+    /// Something else went wrong.
+    Other,
+    /// A parent proxy refused or broke the protocol.
+    Parent,
+    /// The peer refused the connection.
+    Refused,
+    /// The peer reset the connection while it was being set up.
+    Reset,
+    /// It took too long.
+    TimedOut,
+    /// TLS with the peer failed.
+    Tls,
+    /// No route to the network or host.
+    Unreachable,
+}
+
+impl ConnectErrorKind {
+    /// The word used in logs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Exhausted => "exhausted",
+            Self::Forbidden => "forbidden-address",
+            Self::Loop => "loop",
+            Self::NameNotFound => "name-not-found",
+            Self::NameUnavailable => "name-unavailable",
+            Self::Other => "other",
+            Self::Parent => "parent-failed",
+            Self::Refused => "refused",
+            Self::Reset => "reset",
+            Self::TimedOut => "timed-out",
+            Self::Tls => "tls-failed",
+            Self::Unreachable => "unreachable",
+        }
+    }
+
+    fn of(error: &std::io::Error) -> Self {
+        use std::io::ErrorKind as Io;
+        match error.kind() {
+            Io::ConnectionRefused => Self::Refused,
+            Io::ConnectionReset | Io::ConnectionAborted | Io::BrokenPipe => Self::Reset,
+            Io::TimedOut => Self::TimedOut,
+            Io::HostUnreachable | Io::NetworkUnreachable | Io::NetworkDown => Self::Unreachable,
+            Io::AddrNotAvailable | Io::OutOfMemory => Self::Exhausted,
+            _ => match error.raw_os_error() {
+                Some(EMFILE | ENFILE | ENOBUFS) => Self::Exhausted,
+                _ => Self::Other,
+            },
+        }
+    }
+}
+
+// The same on every Linux architecture but MIPS, SPARC and Alpha, where the
+// error is then reported as `Other`.
+const ENFILE: i32 = 23;
+const EMFILE: i32 = 24;
+const ENOBUFS: i32 = 105;
+
+impl fmt::Display for ConnectErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// Which party a failure belongs to.
+///
+/// Exhaustive on purpose: an exchange has no fourth party.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// The client.
+    Client,
+    /// The origin server.
+    Origin,
+    /// A parent proxy on the way.
+    Parent,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Client => "client",
+            Self::Origin => "origin",
+            Self::Parent => "parent",
+        })
+    }
+}

@@ -1,0 +1,103 @@
+//! Limits and timeouts with safe defaults.
+
+use std::time::Duration;
+
+use crate::Stop;
+
+/// How large a message head may be. Enforced inside the parsers.
+///
+/// ```
+/// let mut limits = proxy_core::HeadLimits::default();
+/// limits.head_bytes(16 * 1024).header_count(64);
+/// assert_eq!(limits.max_head_bytes(), 16 * 1024);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadLimits {
+    head_bytes: usize,
+    header_count: usize,
+}
+
+impl Default for HeadLimits {
+    fn default() -> Self {
+        Self {
+            head_bytes: 64 * 1024,
+            header_count: 128,
+        }
+    }
+}
+
+impl HeadLimits {
+    /// The longest head in bytes, start line and final empty line included;
+    /// 64 KiB by default. Clamped to 256 bytes and above, 1 MiB and below.
+    pub fn head_bytes(&mut self, bytes: usize) -> &mut Self {
+        self.head_bytes = bytes.clamp(256, 1024 * 1024);
+        self
+    }
+
+    /// The largest number of header fields; 128 by default, 1024 at most.
+    pub fn header_count(&mut self, count: usize) -> &mut Self {
+        self.header_count = count.clamp(1, 1024);
+        self
+    }
+
+    /// The longest head in bytes.
+    pub fn max_head_bytes(&self) -> usize {
+        self.head_bytes
+    }
+
+    /// The largest number of header fields.
+    pub fn max_header_count(&self) -> usize {
+        self.header_count
+    }
+}
+
+/// How long each kind of waiting may last. Six meanings, six settings; `None`
+/// waits for ever. Enforced on coarse ticks of a quarter of a second.
+///
+/// ```
+/// use std::time::Duration;
+/// let mut timeouts = proxy_core::Timeouts::default();
+/// timeouts.head = Some(Duration::from_secs(10));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Timeouts {
+    /// From the first byte of a request head (or the accepted connection of a
+    /// handshake) to its last, not renewed by single bytes. 30 s by default.
+    pub head: Option<Duration>,
+    /// Between two requests on a kept client connection. 75 s by default.
+    pub keep_alive: Option<Duration>,
+    /// From the request to the first byte of the answer, and between two bytes
+    /// of a body. 60 s by default.
+    pub progress: Option<Duration>,
+    /// Reaching the origin, name look-up included. 10 s by default.
+    pub connect: Option<Duration>,
+    /// Without a byte in either direction of a tunnel. One hour by default.
+    pub tunnel: Option<Duration>,
+    /// For the rest of a tunnel once one direction has ended. 60 s by default.
+    pub half_closed: Option<Duration>,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            head: Some(Duration::from_secs(30)),
+            keep_alive: Some(Duration::from_secs(75)),
+            progress: Some(Duration::from_secs(60)),
+            connect: Some(Duration::from_secs(10)),
+            tunnel: Some(Duration::from_secs(3600)),
+            half_closed: Some(Duration::from_secs(60)),
+        }
+    }
+}
+
+/// What policy imposes on one session, from
+/// [`Gateway::shaping`](crate::Gateway::shaping).
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Shaping {
+    /// Ends the session from outside.
+    pub stop: Stop,
+    /// The longest a tunnel may live; unlimited by default.
+    pub lifetime: Option<Duration>,
+}
