@@ -1,0 +1,2 @@
+//! Placeholder until the crate it measures is written.
+fn main() {}
