@@ -104,7 +104,8 @@ impl Deadline {
 
     fn lead(&mut self, cx: &mut Context<'_>) {
         if self.lead.is_none() {
-            if self.entry.clock.led.swap(true, Ordering::AcqRel) {
+            let led = &self.entry.clock.led;
+            if led.load(Ordering::Relaxed) || led.swap(true, Ordering::AcqRel) {
                 return;
             }
             self.entry.clock.refresh();
