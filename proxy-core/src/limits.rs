@@ -96,7 +96,8 @@ impl Default for Timeouts {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Shaping {
-    /// Ends the session from outside.
+    /// Ends the session from outside. Make it a [`child`](Stop::child) of the
+    /// server's token: for a tunnel it takes that one's place.
     pub stop: Stop,
     /// The longest a tunnel may live; unlimited by default.
     pub lifetime: Option<Duration>,

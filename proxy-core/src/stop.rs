@@ -50,6 +50,11 @@ impl Stop {
         Self(None)
     }
 
+    /// Whether this is a token that can never stop anything.
+    pub fn is_never(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// A token that stops when this one does, or by itself.
     pub fn child(&self) -> Self {
         Self(Some(Arc::new(Token {
