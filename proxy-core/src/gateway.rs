@@ -61,8 +61,11 @@ pub trait Gateway {
 
     /// Offers a clean upstream that can carry another request, for a pool. The
     /// default closes it.
-    fn recycle(&self, session: &Self::Session, target: Target<'_>, upstream: Self::Upstream) {
-        let _ = (session, target, upstream);
+    ///
+    /// If more than the target decides who may use it again (a source address,
+    /// a parent, a login), let `Upstream` carry that.
+    fn recycle(&self, target: Target<'_>, upstream: Self::Upstream) {
+        let _ = (target, upstream);
     }
 
     /// Limits of a session; asked once, after it was authorized.
@@ -113,8 +116,8 @@ macro_rules! through_pointer {
             ) -> Result<Connected<Self::Upstream>, ConnectError> {
                 (**self).connect(session, target).await
             }
-            fn recycle(&self, session: &Self::Session, target: Target<'_>, upstream: Self::Upstream) {
-                (**self).recycle(session, target, upstream);
+            fn recycle(&self, target: Target<'_>, upstream: Self::Upstream) {
+                (**self).recycle(target, upstream);
             }
             fn shaping(&self, session: &Self::Session) -> Shaping {
                 (**self).shaping(session)
