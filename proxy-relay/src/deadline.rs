@@ -57,17 +57,37 @@ impl Deadline {
 
     /// Puts the deadline `after` from now.
     pub fn set(&self, after: Ticks) {
-        let due = match after.0 {
+        self.set_within(after, Tick(NEVER));
+    }
+
+    /// Puts the deadline `after` from now, but no later than `limit`.
+    pub(crate) fn set_within(&self, after: Ticks, limit: Tick) {
+        let due = self.after(after).min(limit);
+        self.entry.due.store(due.0, Ordering::Relaxed);
+    }
+
+    /// The tick at which `after` from now is over.
+    pub(crate) fn after(&self, after: Ticks) -> Tick {
+        Tick(match after.0 {
             NEVER => NEVER,
             // One more, since the current tick is partly over.
             ticks => self
                 .entry
                 .clock
                 .now()
-                .saturating_add(ticks + 1)
+                .saturating_add(ticks.saturating_add(1))
                 .min(NEVER - 1),
-        };
-        self.entry.due.store(due, Ordering::Relaxed);
+        })
+    }
+
+    /// Whether `tick` has come.
+    pub(crate) fn is_past(&self, tick: Tick) -> bool {
+        tick.0 <= self.entry.clock.now()
+    }
+
+    /// Whether the time set is over.
+    pub(crate) fn has_elapsed(&self) -> bool {
+        self.is_past(Tick(self.entry.due.load(Ordering::Relaxed)))
     }
 
     /// What the stop token says.
@@ -85,7 +105,7 @@ impl Deadline {
         if let StopState::Stopped(end) = self.entry.stop.state() {
             return Poll::Ready(Expired::Stopped(end));
         }
-        match self.entry.due.load(Ordering::Relaxed) <= self.entry.clock.now() {
+        match self.has_elapsed() {
             true => Poll::Ready(Expired::Elapsed),
             false => Poll::Pending,
         }
@@ -176,6 +196,25 @@ impl From<Duration> for Ticks {
 impl From<Option<Duration>> for Ticks {
     fn from(duration: Option<Duration>) -> Self {
         duration.map_or(Self::NEVER, Self::from)
+    }
+}
+
+/// A point in time on the thread's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Tick(u32);
+
+impl Tick {
+    /// The present, read from the system's clock.
+    pub(crate) fn now() -> Self {
+        CLOCK.with(|clock| {
+            clock.refresh();
+            Self(clock.now())
+        })
+    }
+
+    /// Ticks gone by since.
+    pub(crate) fn age(self, now: Self) -> Ticks {
+        Ticks(now.0.saturating_sub(self.0))
     }
 }
 

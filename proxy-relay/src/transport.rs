@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, Interest};
 use tokio::net::{TcpStream, UnixStream};
 
 /// A byte stream that a proxy can serve or relay.
@@ -23,6 +23,13 @@ pub trait Transport: AsyncRead + AsyncWrite + Unpin {
     /// Makes the close that follows a reset instead of an orderly end, so that
     /// the peer can tell a cut from a finish. The default does nothing.
     fn abort(&mut self) {}
+
+    /// Whether an idle stream is still open and has nothing to read, as far as
+    /// can be told without waiting: what a pool asks before it lends it again.
+    /// May consume a byte when the answer is no. The default says yes.
+    fn is_quiet(&self) -> bool {
+        true
+    }
 }
 
 /// A kernel socket behind a [`Transport`].
@@ -44,11 +51,19 @@ impl Transport for TcpStream {
         // Best effort: without it the peer sees an orderly end.
         let _ = reset_on_close(self);
     }
+
+    fn is_quiet(&self) -> bool {
+        blocks(self.try_read(&mut [0]))
+    }
 }
 
 impl Transport for UnixStream {
     fn socket(&self) -> Option<Socket<'_>> {
         Some(Socket::Unix(self))
+    }
+
+    fn is_quiet(&self) -> bool {
+        blocks(self.try_read(&mut [0]))
     }
 }
 
@@ -59,6 +74,9 @@ impl<T: Transport + ?Sized> Transport for &mut T {
     fn abort(&mut self) {
         (**self).abort();
     }
+    fn is_quiet(&self) -> bool {
+        (**self).is_quiet()
+    }
 }
 
 impl<T: Transport + ?Sized> Transport for Box<T> {
@@ -68,6 +86,30 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
     fn abort(&mut self) {
         (**self).abort();
     }
+    fn is_quiet(&self) -> bool {
+        (**self).is_quiet()
+    }
+}
+
+/// Waits until the peer has reset the connection; for ever if the stream has no
+/// [`socket`](Transport::socket).
+///
+/// Race it against work that would be in vain then, such as dialling for a
+/// client. An orderly end of the peer's direction is no reset and does not
+/// count. Cancel safe; reads nothing.
+pub async fn vanished<S: Transport + ?Sized>(stream: &S) {
+    let gone = match stream.socket() {
+        Some(Socket::Tcp(socket)) => socket.ready(Interest::ERROR).await,
+        Some(Socket::Unix(socket)) => socket.ready(Interest::ERROR).await,
+        None => return std::future::pending().await,
+    };
+    // The only error, a runtime that shuts down, ends the wait as well.
+    drop(gone);
+}
+
+/// Costs no system call while the runtime knows that nothing came.
+fn blocks(read: io::Result<usize>) -> bool {
+    read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
 fn reset_on_close(stream: &TcpStream) -> io::Result<()> {

@@ -1,0 +1,80 @@
+//! What limits a relay.
+
+use std::time::Duration;
+
+use proxy_core::{Stop, Timeouts};
+
+use crate::Ticks;
+
+/// The timers of a [`relay`](crate::relay) or [`forward`](crate::forward), and
+/// the token that can end it.
+///
+/// Each timer has one meaning; `None` switches it off. All run on coarse ticks
+/// ([`TICK`](crate::TICK)), so they fire up to two ticks late, never early.
+///
+/// ```
+/// use std::time::Duration;
+/// let mut options = proxy_relay::RelayOptions::default();
+/// options.idle(Duration::from_secs(300)).first_byte(Duration::from_secs(30)).lifetime(None);
+/// ```
+#[derive(Clone, Debug)]
+pub struct RelayOptions {
+    pub(crate) idle: Ticks,
+    pub(crate) half_closed: Ticks,
+    pub(crate) lifetime: Ticks,
+    pub(crate) first_byte: Ticks,
+    pub(crate) stop: Stop,
+}
+
+impl Default for RelayOptions {
+    fn default() -> Self {
+        Self::from(&Timeouts::default())
+    }
+}
+
+impl From<&Timeouts> for RelayOptions {
+    /// Takes over `tunnel` and `half_closed`.
+    fn from(timeouts: &Timeouts) -> Self {
+        Self {
+            idle: timeouts.tunnel.into(),
+            half_closed: timeouts.half_closed.into(),
+            lifetime: Ticks::NEVER,
+            first_byte: Ticks::NEVER,
+            stop: Stop::never(),
+        }
+    }
+}
+
+impl RelayOptions {
+    /// The longest time without a byte in either direction; an hour by default.
+    pub fn idle(&mut self, after: impl Into<Option<Duration>>) -> &mut Self {
+        self.idle = after.into().into();
+        self
+    }
+
+    /// The longest time without a byte once one direction has ended; 60 s by
+    /// default. Counts instead of `idle` from then on, if it is shorter.
+    pub fn half_closed(&mut self, after: impl Into<Option<Duration>>) -> &mut Self {
+        self.half_closed = after.into().into();
+        self
+    }
+
+    /// The longest time from start to end; unlimited by default.
+    pub fn lifetime(&mut self, after: impl Into<Option<Duration>>) -> &mut Self {
+        self.lifetime = after.into().into();
+        self
+    }
+
+    /// The longest time from the start to the first byte of the upstream;
+    /// unlimited by default.
+    pub fn first_byte(&mut self, after: impl Into<Option<Duration>>) -> &mut Self {
+        self.first_byte = after.into().into();
+        self
+    }
+
+    /// The token that ends the relay from outside; none by default.
+    pub fn stop(&mut self, stop: Stop) -> &mut Self {
+        self.stop = stop;
+        self
+    }
+}

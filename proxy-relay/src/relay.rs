@@ -1,0 +1,332 @@
+//! Both directions between a client and its upstream.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use proxy_core::{End, Side};
+
+use crate::deadline::{Deadline, Expired, Tick, Ticks};
+use crate::{Pump, PumpError, RelayOptions, Transport};
+
+/// Relays between a client and its upstream until both have finished, one of
+/// them fails, or a limit is reached.
+///
+/// The end of one direction is passed on, behind its data, while the other runs
+/// on (RFC 9293 section 3.6). A reset is passed on as a reset: the other stream
+/// is aborted ([`Transport::abort`]), as is one that is cut while bytes for it
+/// are still held here; the caller drops both streams. Idle, it holds no buffer
+/// and no pipe.
+///
+/// The future must run on the thread's tokio runtime, with time enabled.
+/// Cancel safe in that dropping it leaves the streams usable, but bytes read
+/// and not yet written are lost.
+///
+/// ```
+/// use std::time::Duration;
+/// use proxy_relay::{RelayOptions, relay};
+/// # async fn example(mut client: tokio::net::TcpStream, mut upstream: tokio::net::TcpStream) {
+/// let mut options = RelayOptions::default();
+/// options.idle(Duration::from_secs(300)).first_byte(Duration::from_secs(30));
+/// let report = relay(&mut client, &mut upstream, &options).await;
+/// println!("{} up, {} down, ended by {}", report.up, report.down, report.end);
+/// # }
+/// ```
+pub fn relay<'a, A: Transport + ?Sized, B: Transport + ?Sized>(
+    client: &'a mut A,
+    upstream: &'a mut B,
+    options: &RelayOptions,
+) -> Relay<'a, A, B> {
+    let deadline = Deadline::new(options.stop.clone());
+    let lifetime = deadline.after(options.lifetime);
+    let relay = Relay {
+        client,
+        upstream,
+        up: Pump::new(),
+        down: Pump::new(),
+        idle: options.idle,
+        half_closed: options.half_closed,
+        lifetime,
+        first_byte: deadline.after(options.first_byte),
+        first_end: None,
+        deadline,
+    };
+    relay.renew();
+    relay
+}
+
+/// The future of [`relay`]; small, since there is one per tunnel.
+#[must_use = "futures do nothing unless polled"]
+pub struct Relay<'a, A: ?Sized, B: ?Sized> {
+    client: &'a mut A,
+    upstream: &'a mut B,
+    up: Pump,
+    down: Pump,
+    deadline: Deadline,
+    idle: Ticks,
+    half_closed: Ticks,
+    lifetime: Tick,
+    first_byte: Tick,
+    /// Who finished first.
+    first_end: Option<Side>,
+}
+
+impl<A: Transport + ?Sized, B: Transport + ?Sized> Relay<'_, A, B> {
+    /// Adds bytes that were already read from the client or from the upstream;
+    /// they are sent first. To be called before the first poll.
+    pub fn early(mut self, from_client: &[u8], from_upstream: &[u8]) -> Self {
+        self.up.early(from_client);
+        self.down.early(from_upstream);
+        self
+    }
+
+    fn pump(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        // Downwards first: what a resetting origin still sent is delivered.
+        if let Poll::Ready(result) = self.down.poll(cx, self.upstream, self.client) {
+            if let Err(error) = result {
+                return Poll::Ready(self.fail(error, Side::Origin));
+            }
+            self.ended(Side::Origin);
+        }
+        if let Poll::Ready(result) = self.up.poll(cx, self.client, self.upstream) {
+            if let Err(error) = result {
+                return Poll::Ready(self.fail(error, Side::Client));
+            }
+            self.ended(Side::Client);
+        }
+        match (self.up.is_done() && self.down.is_done(), self.first_end) {
+            (true, Some(Side::Client)) => Poll::Ready(End::ClientFinished),
+            (true, _) => Poll::Ready(End::OriginFinished),
+            (false, _) => Poll::Pending,
+        }
+    }
+
+    fn ended(&mut self, side: Side) {
+        if self.first_end.is_none() {
+            self.first_end = Some(side);
+            // Its own timer begins now (and not with the last byte).
+            self.renew();
+        }
+    }
+
+    /// Passes a failure on to the other side; `source` is the side that the
+    /// failed direction reads from.
+    fn fail(&mut self, error: PumpError, source: Side) -> End {
+        let reading = !matches!(error, PumpError::Write(_));
+        if reading == (source == Side::Client) {
+            self.upstream.abort();
+            End::ClientReset
+        } else {
+            self.client.abort();
+            End::OriginReset
+        }
+    }
+
+    /// What it means that the deadline has passed.
+    fn overdue(&self) -> End {
+        if self.deadline.is_past(self.lifetime) {
+            return End::Lifetime;
+        }
+        if self.awaits_first_byte() && self.deadline.is_past(self.first_byte) {
+            return End::OriginTimeout;
+        }
+        match self.first_end {
+            Some(_) if self.half_closed <= self.idle => End::HalfClosed,
+            _ => End::Idle,
+        }
+    }
+
+    /// Ends before both sides have finished: a cut must not look like an end.
+    fn cut(&mut self, end: End) -> RelayReport {
+        if !self.up.is_idle() {
+            self.upstream.abort();
+        }
+        if !self.down.is_idle() {
+            self.client.abort();
+        }
+        self.report(end)
+    }
+
+    fn renew(&self) {
+        let after = match self.first_end {
+            Some(_) => self.idle.min(self.half_closed),
+            None => self.idle,
+        };
+        let limit = match self.awaits_first_byte() {
+            true => self.lifetime.min(self.first_byte),
+            false => self.lifetime,
+        };
+        self.deadline.set_within(after, limit);
+    }
+
+    fn awaits_first_byte(&self) -> bool {
+        self.down.moved() == 0 && !self.down.is_done()
+    }
+
+    fn moved(&self) -> u64 {
+        self.up.moved() + self.down.moved()
+    }
+
+    fn report(&self, end: End) -> RelayReport {
+        RelayReport {
+            up: self.up.moved(),
+            down: self.down.moved(),
+            end,
+        }
+    }
+}
+
+impl<A: Transport + ?Sized, B: Transport + ?Sized> Future for Relay<'_, A, B> {
+    type Output = RelayReport;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<RelayReport> {
+        let this = self.get_mut();
+        if let Poll::Ready(Expired::Stopped(end)) = this.deadline.poll(cx) {
+            return Poll::Ready(this.cut(end));
+        }
+        let before = this.moved();
+        if let Poll::Ready(end) = this.pump(cx) {
+            return Poll::Ready(this.report(end));
+        }
+        if this.moved() != before {
+            this.renew();
+        }
+        if this.deadline.has_elapsed() {
+            let end = this.overdue();
+            return Poll::Ready(this.cut(end));
+        }
+        Poll::Pending
+    }
+}
+
+impl<A: ?Sized, B: ?Sized> fmt::Debug for Relay<'_, A, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Relay")
+            .field("up", &self.up)
+            .field("down", &self.down)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a [`relay`] did; exact whatever ended it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RelayReport {
+    /// Bytes taken by the upstream.
+    pub up: u64,
+    /// Bytes taken by the client.
+    pub down: u64,
+    /// Why it ended: `ClientFinished` or `OriginFinished` (who finished
+    /// first), `ClientReset`, `OriginReset`, `HalfClosed`, `Idle`, `Lifetime`,
+    /// `OriginTimeout`, or what the stop token said.
+    pub end: End,
+}
+
+/// Moves exactly `len` bytes one way, as [`Pump::exactly`] does, under the
+/// `idle` and `lifetime` limits and the stop token of `options`.
+///
+/// Nothing is aborted on failure. Cancel safe as [`relay`] is.
+///
+/// ```
+/// # async fn example(mut from: tokio::net::TcpStream, mut to: tokio::net::TcpStream) {
+/// let options = proxy_relay::RelayOptions::default();
+/// let report = proxy_relay::forward(&mut from, &mut to, 1024, &options).await;
+/// assert!(report.outcome.is_err() || report.moved == 1024);
+/// # }
+/// ```
+pub fn forward<'a, A: Transport + ?Sized, B: Transport + ?Sized>(
+    from: &'a mut A,
+    to: &'a mut B,
+    len: u64,
+    options: &RelayOptions,
+) -> Forward<'a, A, B> {
+    let deadline = Deadline::new(options.stop.clone());
+    let lifetime = deadline.after(options.lifetime);
+    deadline.set_within(options.idle, lifetime);
+    Forward {
+        from,
+        to,
+        pump: Pump::exactly(len),
+        deadline,
+        idle: options.idle,
+        lifetime,
+    }
+}
+
+/// The future of [`forward`].
+#[must_use = "futures do nothing unless polled"]
+pub struct Forward<'a, A: ?Sized, B: ?Sized> {
+    from: &'a mut A,
+    to: &'a mut B,
+    pump: Pump,
+    deadline: Deadline,
+    idle: Ticks,
+    lifetime: Tick,
+}
+
+impl<A: Transport + ?Sized, B: Transport + ?Sized> Forward<'_, A, B> {
+    fn advance(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ForwardError>> {
+        if let Poll::Ready(Expired::Stopped(end)) = self.deadline.poll(cx) {
+            return Poll::Ready(Err(ForwardError::Ended(end)));
+        }
+        let before = self.pump.moved();
+        if let Poll::Ready(result) = self.pump.poll(cx, self.from, self.to) {
+            return Poll::Ready(result.map_err(ForwardError::Failed));
+        }
+        if self.pump.moved() != before {
+            self.deadline.set_within(self.idle, self.lifetime);
+        }
+        if !self.deadline.has_elapsed() {
+            return Poll::Pending;
+        }
+        let end = match self.deadline.is_past(self.lifetime) {
+            true => End::Lifetime,
+            false => End::Idle,
+        };
+        Poll::Ready(Err(ForwardError::Ended(end)))
+    }
+}
+
+impl<A: Transport + ?Sized, B: Transport + ?Sized> Future for Forward<'_, A, B> {
+    type Output = ForwardReport;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<ForwardReport> {
+        let this = self.get_mut();
+        let outcome = ready!(this.advance(cx));
+        Poll::Ready(ForwardReport {
+            moved: this.pump.moved(),
+            outcome,
+        })
+    }
+}
+
+impl<A: ?Sized, B: ?Sized> fmt::Debug for Forward<'_, A, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Forward")
+            .field("pump", &self.pump)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a [`forward`] did; the count is exact whatever ended it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ForwardReport {
+    /// Bytes taken by the destination.
+    pub moved: u64,
+    /// Whether that were all.
+    pub outcome: Result<(), ForwardError>,
+}
+
+/// Why a [`forward`] moved less than asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ForwardError {
+    /// A limit or the stop token ended it: `Idle`, `Lifetime`, or what the
+    /// token said.
+    #[error("ended: {0}")]
+    Ended(End),
+    /// A stream failed.
+    #[error(transparent)]
+    Failed(PumpError),
+}

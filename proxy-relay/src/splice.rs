@@ -1,0 +1,214 @@
+//! Pipes for splicing between sockets, past user space.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::task::{Context, Poll, ready};
+
+use proxy_core::FreeList;
+use rustix::pipe::{PipeFlags, SpliceFlags};
+use tokio::io::Interest;
+
+use crate::spill::Spill;
+use crate::{Socket, lent};
+
+/// A pipe leased from the thread's pool. It goes back when dropped empty.
+#[derive(Debug)]
+pub(crate) struct Pipe {
+    ends: Option<Ends>,
+    held: u32,
+}
+
+impl Pipe {
+    /// A pipe, unless none can be had (out of descriptors or pipe memory).
+    pub(crate) fn lease() -> Option<Self> {
+        let pooled = POOL.try_with(|pool| pool.borrow_mut().take()).ok()?;
+        let ends = match pooled {
+            Some(ends) => ends,
+            None => Ends::open().ok()?,
+        };
+        lent::count(|lent| lent.pipes += 1);
+        Some(Self {
+            ends: Some(ends),
+            held: 0,
+        })
+    }
+
+    /// Fills the empty pipe with up to `len` bytes; `Ok(0)` is the end.
+    ///
+    /// Only an empty pipe may be filled: then "would block" can only mean that
+    /// the socket is empty, and its readiness is rightly cleared.
+    pub(crate) fn poll_fill(
+        &mut self,
+        cx: &mut Context<'_>,
+        from: Socket<'_>,
+        len: usize,
+    ) -> Poll<io::Result<usize>> {
+        debug_assert_eq!(self.held, 0);
+        let Some(ends) = &self.ends else {
+            return Poll::Ready(Ok(0));
+        };
+        let n = ready!(from.poll_io(cx, Interest::READABLE, || {
+            move_bytes(from.as_fd(), ends.write.as_fd(), len.min(SIZE))
+        }))?;
+        self.held = u32::try_from(n).map_err(io::Error::other)?;
+        Poll::Ready(Ok(n))
+    }
+
+    /// Takes bytes out of the pipe into a socket.
+    pub(crate) fn poll_drain(
+        &mut self,
+        cx: &mut Context<'_>,
+        to: Socket<'_>,
+    ) -> Poll<io::Result<usize>> {
+        let Some(ends) = &self.ends else {
+            return Poll::Ready(Ok(0));
+        };
+        let n = ready!(to.poll_io(cx, Interest::WRITABLE, || {
+            move_bytes(ends.read.as_fd(), to.as_fd(), self.held as usize)
+        }))?;
+        if n == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        self.held -= u32::try_from(n).map_err(io::Error::other)?;
+        Poll::Ready(Ok(n))
+    }
+
+    /// The bytes in the pipe, for a socket that cannot be spliced to.
+    pub(crate) fn take_out(&mut self) -> io::Result<Spill> {
+        let mut bytes = vec![0; self.held as usize];
+        if let Some(ends) = &self.ends {
+            let mut at = 0;
+            while at < bytes.len() {
+                match rustix::io::read(&ends.read, &mut bytes[at..])? {
+                    0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    n => at += n,
+                }
+            }
+        }
+        self.held = 0;
+        Ok(Spill::new(&bytes))
+    }
+
+    /// Bytes in the pipe.
+    pub(crate) fn held(&self) -> u32 {
+        self.held
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        lent::count(|lent| lent.pipes -= 1);
+        if let Some(ends) = self.ends.take()
+            && self.held == 0
+        {
+            // Closed instead if the thread is about to end.
+            let _ = POOL.try_with(|pool| pool.borrow_mut().give(ends));
+        }
+    }
+}
+
+/// Held by each pump that splices. With the last of a thread its pooled pipes
+/// are closed, so that a quiet proxy owns none.
+#[derive(Debug)]
+pub(crate) struct Splicing(());
+
+impl Splicing {
+    pub(crate) fn begin() -> Self {
+        SPLICING.set(SPLICING.get() + 1);
+        Self(())
+    }
+}
+
+impl Drop for Splicing {
+    fn drop(&mut self) {
+        // A pump may have moved here from another thread.
+        let others = SPLICING.get().saturating_sub(1);
+        SPLICING.set(others);
+        if others == 0 {
+            let _ = POOL.try_with(|pool| *pool.borrow_mut() = FreeList::new(POOLED));
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Ends {
+    read: OwnedFd,
+    write: OwnedFd,
+}
+
+impl Ends {
+    fn open() -> io::Result<Self> {
+        let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        // Users have a quota of pipe pages; the default size still works.
+        let _ = rustix::pipe::fcntl_setpipe_size(&write, SIZE);
+        Ok(Self { read, write })
+    }
+}
+
+impl Socket<'_> {
+    /// Runs `io` once the socket is ready, until it does not block.
+    fn poll_io(
+        self,
+        cx: &mut Context<'_>,
+        interest: Interest,
+        mut io: impl FnMut() -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.poll_ready(cx, interest))?;
+            match self.try_io(interest, &mut io) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return Poll::Ready(result),
+            }
+        }
+    }
+
+    fn poll_ready(self, cx: &mut Context<'_>, interest: Interest) -> Poll<io::Result<()>> {
+        match (self, interest.is_readable()) {
+            (Self::Tcp(socket), true) => socket.poll_read_ready(cx),
+            (Self::Tcp(socket), false) => socket.poll_write_ready(cx),
+            (Self::Unix(socket), true) => socket.poll_read_ready(cx),
+            (Self::Unix(socket), false) => socket.poll_write_ready(cx),
+        }
+    }
+
+    fn try_io(
+        self,
+        interest: Interest,
+        io: impl FnOnce() -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        match self {
+            Self::Tcp(socket) => socket.try_io(interest, io),
+            Self::Unix(socket) => socket.try_io(interest, io),
+        }
+    }
+}
+
+impl AsFd for Socket<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(socket) => socket.as_fd(),
+            Self::Unix(socket) => socket.as_fd(),
+        }
+    }
+}
+
+fn move_bytes(from: BorrowedFd<'_>, to: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
+    loop {
+        match rustix::pipe::splice(from, None, to, None, len, SpliceFlags::NONBLOCK) {
+            Err(rustix::io::Errno::INTR) => {}
+            result => return Ok(result?),
+        }
+    }
+}
+
+/// Capacity asked for a pipe: as measured, more gains nothing.
+const SIZE: usize = 256 * 1024;
+
+/// Empty pipes kept by a thread while any of its pumps splices.
+const POOLED: usize = 64;
+
+thread_local! {
+    static POOL: RefCell<FreeList<Ends>> = const { RefCell::new(FreeList::new(POOLED)) };
+    static SPLICING: Cell<usize> = const { Cell::new(0) };
+}
