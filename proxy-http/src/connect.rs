@@ -1,0 +1,109 @@
+//! CONNECT as a client: a tunnel through a parent proxy.
+
+use std::fmt::Write;
+
+use bytes::{BufMut, BytesMut};
+use proxy_core::{Credentials, Handshake, HeadLimits, Status, Step, Target};
+
+use crate::{ResponseParser, TunnelError, auth};
+
+/// Asks a parent proxy for a tunnel (RFC 9110 section 9.3.6).
+///
+/// Framing fields of a 2xx mean nothing and are ignored; what follows its head
+/// belongs to the tunnel and stays unconsumed. Interim answers are skipped.
+///
+/// ```
+/// use proxy_core::{Handshake, Target};
+/// use proxy_http::ConnectHandshake;
+///
+/// let mut handshake = ConnectHandshake::new(Target::parse("example.com:443", None).unwrap());
+/// let mut out = bytes::BytesMut::new();
+/// assert!(handshake.advance(b"", &mut out)?.done.is_none());
+/// assert_eq!(&out[..], b"CONNECT example.com:443 HTTP/1.1\r\nHost: example.com:443\r\n\r\n");
+///
+/// let step = handshake.advance(b"HTTP/1.1 200 OK\r\n\r\nearly", &mut out)?;
+/// assert_eq!((step.consumed, step.done), (19, Some(())));
+/// # Ok::<(), proxy_http::TunnelError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ConnectHandshake<'t> {
+    target: Target<'t>,
+    login: Option<Credentials<'t>>,
+    parser: ResponseParser,
+    sent: bool,
+    interim: u8,
+}
+
+impl<'t> ConnectHandshake<'t> {
+    /// The longest answer head taken, in bytes.
+    pub const MAX_HEAD: usize = 16 * 1024;
+
+    /// A request for a tunnel to `target`.
+    pub fn new(target: Target<'t>) -> Self {
+        let mut limits = HeadLimits::default();
+        limits.head_bytes(Self::MAX_HEAD);
+        Self {
+            target,
+            login: None,
+            parser: ResponseParser::of_tunnel(limits),
+            sent: false,
+            interim: 0,
+        }
+    }
+
+    /// Shows Basic credentials to the parent; the user must not contain a colon.
+    #[must_use]
+    pub fn login(mut self, credentials: Credentials<'t>) -> Self {
+        self.login = Some(credentials);
+        self
+    }
+
+    fn encode(&self, out: &mut BytesMut) {
+        let target = self.target;
+        // Writing to memory that grows cannot fail.
+        let _ = write!(out, "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n");
+        if let Some(login) = self.login {
+            out.put_slice(b"Proxy-Authorization: ");
+            auth::encode(login, out);
+            out.put_slice(b"\r\n");
+        }
+        out.put_slice(b"\r\n");
+    }
+
+    fn judge(&mut self, status: u16) -> Result<Option<()>, TunnelError> {
+        match status {
+            200..300 => Ok(Some(())),
+            100..200 if status != 101 && self.interim < MAX_INTERIM => {
+                self.interim += 1;
+                Ok(None)
+            }
+            _ => Err(TunnelError::Refused(status)),
+        }
+    }
+}
+
+impl Handshake for ConnectHandshake<'_> {
+    type Output = ();
+    type Error = TunnelError;
+
+    fn advance(&mut self, input: &[u8], output: &mut BytesMut) -> Result<Step<()>, TunnelError> {
+        if !self.sent {
+            self.sent = true;
+            self.encode(output);
+        }
+        let mut consumed = 0;
+        let mut done = None;
+        while done.is_none() {
+            let Status::Complete(head, used) = self.parser.parse(&input[consumed..])? else {
+                break;
+            };
+            let status = head.status();
+            consumed += used;
+            done = self.judge(status)?;
+        }
+        Ok(Step { consumed, done })
+    }
+}
+
+/// Interim answers taken before the parent is given up.
+const MAX_INTERIM: u8 = 16;

@@ -1,0 +1,479 @@
+//! Changes to a head, kept as a script over its original bytes and carried out
+//! while it is copied.
+
+use bytes::BytesMut;
+
+use super::field::{Field, Kind, is_token, offset, span};
+use super::request::RequestLine;
+use super::response::{CODE, StatusLine};
+use super::target::Form;
+use super::{Framing, HeaderTable, RequestHead, ResponseHead, Version};
+
+/// The memory of a [`HeadEdit`], to be used again for head after head. Empty,
+/// it owns nothing.
+#[derive(Clone, Default)]
+pub struct EditScript {
+    /// One bit for each field that is left out.
+    cuts: Vec<u64>,
+    /// New lines, in the order of their places.
+    inserts: Vec<Insert>,
+    /// The text of new lines and of a new target.
+    text: Vec<u8>,
+    target: NewTarget,
+    /// The version to send is 1.1 whatever was received.
+    upgrade_version: bool,
+}
+
+impl EditScript {
+    /// An empty script.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn begin(&mut self, fields: usize) {
+        self.cuts.clear();
+        self.cuts.resize(fields.div_ceil(64), 0);
+        self.inserts.clear();
+        self.text.clear();
+        self.target = NewTarget::Same;
+        self.upgrade_version = false;
+    }
+
+    fn is_cut(&self, index: usize) -> bool {
+        self.cuts[index / 64] & (1 << (index % 64)) != 0
+    }
+}
+
+impl std::fmt::Debug for EditScript {
+    /// Shows no text: it may hold secrets.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EditScript")
+            .field("inserts", &self.inserts.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A new line in front of line `at` of the original.
+#[derive(Clone, Copy)]
+struct Insert {
+    at: u32,
+    name_len: u32,
+    start: u32,
+    end: u32,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum NewTarget {
+    #[default]
+    Same,
+    /// The path of an absolute target.
+    Origin,
+    /// This part of the text.
+    Text(u32, u32),
+}
+
+/// Changes to one head.
+///
+/// Nothing is copied until [`encode`](Self::encode), which appends runs of
+/// unchanged neighbouring lines as one slice; names, order and repeats stay as
+/// received. The framing fields are out of reach of [`set`](Self::set),
+/// [`append`](Self::append) and [`remove`](Self::remove): only
+/// [`reframe`](Self::reframe) changes them.
+///
+/// ```
+/// use proxy_core::Status;
+/// use proxy_http::{EditScript, HeadEdit, HeadLimits, RequestParser, ToOrigin};
+///
+/// let mut parser = RequestParser::new(HeadLimits::default());
+/// let input = b"GET http://h/a HTTP/1.1\r\nHost: h\r\nCookie: x\r\nProxy-Connection: a\r\n\r\n";
+/// let Status::Complete(head, _) = parser.parse(input)? else { unreachable!() };
+///
+/// let mut script = EditScript::new();
+/// let mut edit = HeadEdit::request(&mut script, &head);
+/// edit.to_origin(ToOrigin::default());
+/// edit.remove("cookie");
+/// let mut out = bytes::BytesMut::new();
+/// edit.encode(&mut out);
+/// assert_eq!(&out[..], b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n");
+/// # Ok::<(), proxy_http::HeadError>(())
+/// ```
+pub struct HeadEdit<'a> {
+    pub(super) script: &'a mut EditScript,
+    pub(super) table: &'a HeaderTable,
+    pub(super) bytes: &'a [u8],
+    pub(super) line: Line<'a>,
+}
+
+/// The start line of the head under change.
+#[derive(Clone, Copy)]
+pub(super) enum Line<'a> {
+    Request(&'a RequestLine),
+    Response(&'a StatusLine),
+}
+
+impl<'a> HeadEdit<'a> {
+    /// No changes yet to a request head.
+    pub fn request(script: &'a mut EditScript, head: &RequestHead<'a, 'a>) -> Self {
+        Self::new(script, head.table, head.bytes, Line::Request(head.line))
+    }
+
+    /// No changes yet to a response head.
+    pub fn response(script: &'a mut EditScript, head: &ResponseHead<'a, 'a>) -> Self {
+        Self::new(script, head.table, head.bytes, Line::Response(head.line))
+    }
+
+    fn new(
+        script: &'a mut EditScript,
+        table: &'a HeaderTable,
+        bytes: &'a [u8],
+        line: Line<'a>,
+    ) -> Self {
+        script.begin(table.fields.len());
+        Self {
+            script,
+            table,
+            bytes,
+            line,
+        }
+    }
+
+    /// Leaves out every field called `name`, in any case; says whether there
+    /// was one. Framing fields and `Host` stay.
+    pub fn remove(&mut self, name: &str) -> bool {
+        if is_fixed(name.as_bytes()) {
+            return false;
+        }
+        self.cut_named(name.as_bytes()).is_some()
+    }
+
+    /// Puts one field in the place of all called `name`, where the first of
+    /// them stands, or behind the last line.
+    ///
+    /// # Errors
+    /// If name or value is malformed, or the field is one that frames or routes
+    /// the message.
+    pub fn set(&mut self, name: &str, value: &[u8]) -> Result<(), EditError> {
+        check(name.as_bytes(), value)?;
+        let at = self.cut_named(name.as_bytes());
+        self.insert(
+            at.unwrap_or(self.table.fields.len()),
+            name.as_bytes(),
+            value,
+        );
+        Ok(())
+    }
+
+    /// Adds a field behind the last line.
+    ///
+    /// # Errors
+    /// As [`set`](Self::set).
+    pub fn append(&mut self, name: &str, value: &[u8]) -> Result<(), EditError> {
+        check(name.as_bytes(), value)?;
+        self.insert(self.table.fields.len(), name.as_bytes(), value);
+        Ok(())
+    }
+
+    /// Replaces the target of a request; `Host` stays.
+    ///
+    /// # Errors
+    /// If it is empty, has bytes other than visible ASCII, or the head is a
+    /// response.
+    pub fn set_target(&mut self, target: &str) -> Result<(), EditError> {
+        let visible = target.bytes().all(|b| matches!(b, b'!'..=b'~'));
+        if target.is_empty() || !visible || matches!(self.line, Line::Response(_)) {
+            return Err(EditError::Target);
+        }
+        let start = self.script.text.len();
+        self.script.text.extend_from_slice(target.as_bytes());
+        self.script.target = NewTarget::Text(offset(start), offset(self.script.text.len()));
+        Ok(())
+    }
+
+    /// Says how the body is really going to be sent, in place of what the head
+    /// said. To be called only by who re-frames the body accordingly.
+    pub fn reframe(&mut self, framing: Framing) {
+        self.cut_kind(Kind::ContentLength);
+        self.cut_kind(Kind::TransferEncoding);
+        let end = self.table.fields.len();
+        match framing {
+            Framing::Chunked => self.insert(end, b"Transfer-Encoding", b"chunked"),
+            Framing::Length(n) => self.insert(end, b"Content-Length", n.to_string().as_bytes()),
+            Framing::None | Framing::UntilClose => {}
+        }
+    }
+
+    /// The value of the first field called `name` as the head now stands.
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
+        let name = name.as_bytes();
+        let own = self.find(name);
+        let new = self
+            .script
+            .inserts
+            .iter()
+            .find(|line| self.is_named(line, name));
+        match (own, new) {
+            (own, Some(line)) if own.is_none_or(|index| line.at as usize <= index) => {
+                Some(self.new_value(line))
+            }
+            (own, _) => own.map(|index| self.table.fields[index].value(self.bytes)),
+        }
+    }
+
+    /// Whether the head may be sent exactly as it was received, from
+    /// [`RequestHead::raw`] or [`ResponseHead::raw`].
+    pub fn is_unchanged(&self) -> bool {
+        self.script.inserts.is_empty()
+            && self.script.target == NewTarget::Same
+            && self.script.cuts.iter().all(|word| *word == 0)
+            && self.keeps_start_line()
+    }
+
+    /// Appends the changed head, the empty line included.
+    pub fn encode(&self, out: &mut BytesMut) {
+        out.reserve((self.table.end - self.table.start) as usize + self.script.text.len() + SLACK);
+        let run = match self.line {
+            Line::Request(line) => self.encode_request_line(line, out),
+            Line::Response(line) => self.encode_status_line(line, out),
+        };
+        self.encode_fields(run, out);
+    }
+
+    fn keeps_start_line(&self) -> bool {
+        match self.line {
+            Line::Request(_) => self.keeps_version(),
+            Line::Response(line) => self.keeps_version() && !line.no_blank,
+        }
+    }
+
+    fn keeps_version(&self) -> bool {
+        !self.script.upgrade_version || self.table.version == Version::Http11
+    }
+
+    /// Returns the offset that copying goes on from: with an unchanged version
+    /// the end of the line already belongs to the first run.
+    fn encode_request_line(&self, line: &RequestLine, out: &mut BytesMut) -> u32 {
+        let target_end = line.target + line.target_len;
+        if self.script.target == NewTarget::Same && self.keeps_version() {
+            return self.table.start;
+        }
+        out.extend_from_slice(self.slice(self.table.start, line.target));
+        let kept_from = match self.script.target {
+            NewTarget::Same => line.target,
+            NewTarget::Origin => self.encode_path_start(line, out),
+            NewTarget::Text(start, end) => {
+                out.extend_from_slice(span(&self.script.text, start, end - start));
+                target_end
+            }
+        };
+        if self.keeps_version() {
+            return kept_from;
+        }
+        out.extend_from_slice(self.slice(kept_from, target_end));
+        out.extend_from_slice(b" HTTP/1.1\r\n");
+        self.table.fields_start
+    }
+
+    /// RFC 9112 section 3.2.1: an empty path becomes `/`; section 3.2.4: or `*`
+    /// for OPTIONS without a query.
+    fn encode_path_start(&self, line: &RequestLine, out: &mut BytesMut) -> u32 {
+        let Form::Absolute { path, .. } = line.form else {
+            return line.target;
+        };
+        let path = line.target + path;
+        let target_end = line.target + line.target_len;
+        let first = self.slice(path, target_end).first();
+        if first != Some(&b'/') {
+            let is_options = self.slice(self.table.start, line.target) == b"OPTIONS ";
+            let asterisk = is_options && first.is_none();
+            out.extend_from_slice(if asterisk { b"*" } else { b"/" });
+        }
+        path
+    }
+
+    /// RFC 9110 section 2.5: a proxy sends its own version.
+    fn encode_status_line(&self, line: &StatusLine, out: &mut BytesMut) -> u32 {
+        if self.keeps_start_line() {
+            return self.table.start;
+        }
+        let code = self.table.start + CODE;
+        let version: &[u8] = match self.keeps_version() {
+            true => self.slice(self.table.start, code),
+            false => b"HTTP/1.1 ",
+        };
+        out.extend_from_slice(version);
+        out.extend_from_slice(span(self.bytes, code, 3));
+        if line.no_blank {
+            out.extend_from_slice(b" ");
+        }
+        code + 3
+    }
+
+    /// Copies from `run` to the end, without the lines cut and with the new
+    /// ones at their places.
+    fn encode_fields(&self, mut run: u32, out: &mut BytesMut) {
+        let mut inserts = self.script.inserts.iter().peekable();
+        let mut put_inserts = |run: u32, upto: usize, out: &mut BytesMut| {
+            let mut run = run;
+            while let Some(line) = inserts.next_if(|line| line.at as usize <= upto) {
+                let place = self.table.line_start(line.at as usize);
+                out.extend_from_slice(self.slice(run, place));
+                run = run.max(place);
+                out.extend_from_slice(span(&self.script.text, line.start, line.end - line.start));
+            }
+            run
+        };
+        for cut in self.cut_lines() {
+            run = put_inserts(run, cut, out);
+            out.extend_from_slice(self.slice(run, self.table.line_start(cut)));
+            run = self.table.line_start(cut + 1);
+        }
+        run = put_inserts(run, self.table.fields.len(), out);
+        out.extend_from_slice(self.slice(run, self.table.end));
+    }
+
+    fn cut_lines(&self) -> impl Iterator<Item = usize> {
+        self.script
+            .cuts
+            .iter()
+            .enumerate()
+            .flat_map(|(word, bits)| {
+                std::iter::successors(Some(*bits), |bits| Some(bits & bits.wrapping_sub(1)))
+                    .take_while(|bits| *bits != 0)
+                    .map(move |bits| word * 64 + bits.trailing_zeros() as usize)
+            })
+    }
+
+    fn slice(&self, start: u32, end: u32) -> &'a [u8] {
+        span(self.bytes, start, end.saturating_sub(start))
+    }
+
+    /// The first field called `name` that is not cut.
+    fn find(&self, name: &[u8]) -> Option<usize> {
+        let is_it = |(index, field): (usize, &Field)| {
+            field.is(name, self.bytes) && !self.script.is_cut(index)
+        };
+        let mut fields = self.table.fields.iter().enumerate();
+        fields.position(is_it)
+    }
+
+    fn is_named(&self, line: &Insert, name: &[u8]) -> bool {
+        span(&self.script.text, line.start, line.name_len).eq_ignore_ascii_case(name)
+    }
+
+    fn new_value(&self, line: &Insert) -> &[u8] {
+        let start = line.start + line.name_len + 2;
+        span(&self.script.text, start, line.end.saturating_sub(start + 2))
+    }
+
+    /// Cuts every line of a kind; returns the place of the first.
+    pub(super) fn cut_kind(&mut self, kind: Kind) -> Option<usize> {
+        if !self.table.seen.has(kind) {
+            return None;
+        }
+        self.cut_where(|field, _| field.kind == kind)
+    }
+
+    /// Cuts every line, old and new, of that name; returns the place of the
+    /// first that is left of them.
+    fn cut_named(&mut self, name: &[u8]) -> Option<usize> {
+        let text = &self.script.text;
+        let mut place = None;
+        self.script.inserts.retain(|line| {
+            let own = span(text, line.start, line.name_len).eq_ignore_ascii_case(name);
+            if own {
+                place.get_or_insert(line.at as usize);
+            }
+            !own
+        });
+        let cut = self.cut_where(|field, bytes| field.is(name, bytes));
+        cut.into_iter().chain(place).min()
+    }
+
+    /// Cuts the lines that are not cut yet and satisfy `condition`.
+    pub(super) fn cut_where(&mut self, condition: impl Fn(&Field, &[u8]) -> bool) -> Option<usize> {
+        let mut first = None;
+        for (index, field) in self.table.fields.iter().enumerate() {
+            if condition(field, self.bytes) && !self.script.is_cut(index) {
+                self.script.cuts[index / 64] |= 1 << (index % 64);
+                first.get_or_insert(index);
+            }
+        }
+        first
+    }
+
+    /// Adds a line in front of line `at`, behind what was added there before.
+    pub(super) fn insert(&mut self, at: usize, name: &[u8], value: &[u8]) {
+        let EditScript { inserts, text, .. } = &mut *self.script;
+        let start = text.len();
+        for part in [name, b": ", value, b"\r\n"] {
+            text.extend_from_slice(part);
+        }
+        let line = Insert {
+            at: offset(at),
+            name_len: offset(name.len()),
+            start: offset(start),
+            end: offset(text.len()),
+        };
+        let place = inserts.partition_point(|other| other.at <= line.at);
+        inserts.insert(place, line);
+    }
+
+    pub(super) fn send_origin_form(&mut self) {
+        self.script.target = NewTarget::Origin;
+    }
+
+    pub(super) fn send_version_11(&mut self) {
+        self.script.upgrade_version = true;
+    }
+}
+
+impl std::fmt::Debug for HeadEdit<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.script.fmt(f)
+    }
+}
+
+/// Why a change to a head is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum EditError {
+    /// The field frames or routes the message.
+    #[error("a framing or routing field cannot be edited")]
+    Fixed,
+    /// The name is not a token.
+    #[error("not a field name")]
+    Name,
+    /// The target is not visible ASCII, or there is none to replace.
+    #[error("not a request target")]
+    Target,
+    /// The value holds a control character.
+    #[error("control character in a field value")]
+    Value,
+}
+
+/// A field made here must not open a gap either (RFC 9110 section 5.5).
+fn check(name: &[u8], value: &[u8]) -> Result<(), EditError> {
+    if name.is_empty() || !name.iter().all(|b| is_token(*b)) {
+        return Err(EditError::Name);
+    }
+    if is_fixed(name) {
+        return Err(EditError::Fixed);
+    }
+    match value
+        .iter()
+        .all(|b| matches!(b, b'\t' | b' '..=b'~' | 0x80..))
+    {
+        true => Ok(()),
+        false => Err(EditError::Value),
+    }
+}
+
+fn is_fixed(name: &[u8]) -> bool {
+    matches!(
+        Kind::of(name),
+        Kind::Connection | Kind::ContentLength | Kind::Host | Kind::TransferEncoding
+    )
+}
+
+/// Room for a start line that grows.
+const SLACK: usize = 32;

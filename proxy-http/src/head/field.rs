@@ -1,0 +1,275 @@
+//! One header field as offsets, and the names that mean something to a proxy.
+
+use crate::HeadError;
+
+/// A header field of a parsed head.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Header<'b> {
+    /// The name as received.
+    pub name: &'b str,
+    /// The value without surrounding blanks.
+    pub value: &'b [u8],
+}
+
+impl std::fmt::Debug for Header<'_> {
+    /// Shows no value: any field may carry a secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: ({} bytes)", self.name, self.value.len())
+    }
+}
+
+/// Where a field stands in the bytes of its head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Field {
+    /// Offset of the name, which begins the line.
+    pub(crate) name: u32,
+    /// Offset of the value.
+    pub(crate) value: u32,
+    pub(crate) value_len: u32,
+    pub(crate) name_len: u16,
+    pub(crate) kind: Kind,
+}
+
+impl Field {
+    /// Reads one line, CRLF included, that begins at `at`.
+    pub(crate) fn parse(line: &[u8], at: usize) -> Result<Self, HeadError> {
+        let colon = line.iter().position(|b| !is_token(*b)).unwrap_or(0);
+        if colon == 0 || line[colon] != b':' {
+            return Err(name_error(line, colon));
+        }
+        let text = line.strip_suffix(b"\r\n").unwrap_or(line);
+        let (before, value) = trim(&text[colon + 1..]);
+        Ok(Self {
+            name: offset(at),
+            value: offset(at + colon + 1 + before),
+            value_len: offset(value.len()),
+            name_len: u16::try_from(colon).map_err(|_| HeadError::TooLarge)?,
+            kind: Kind::of(&line[..colon]),
+        })
+    }
+
+    pub(crate) fn name<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
+        span(bytes, self.name, u32::from(self.name_len))
+    }
+
+    pub(crate) fn value<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
+        span(bytes, self.value, self.value_len)
+    }
+
+    /// Whether the field is called `name`, in any case.
+    pub(crate) fn is(&self, name: &[u8], bytes: &[u8]) -> bool {
+        usize::from(self.name_len) == name.len() && self.name(bytes).eq_ignore_ascii_case(name)
+    }
+
+    pub(crate) fn header<'b>(&self, bytes: &'b [u8]) -> Header<'b> {
+        Header {
+            name: text(self.name(bytes)),
+            value: self.value(bytes),
+        }
+    }
+}
+
+fn name_error(line: &[u8], colon: usize) -> HeadError {
+    match (line.first(), line[colon]) {
+        (Some(b' ' | b'\t'), _) => HeadError::ObsoleteFold,
+        (_, b' ' | b'\t') => HeadError::BlankBeforeColon,
+        _ => HeadError::FieldName,
+    }
+}
+
+/// The fields that framing, routing and hop-by-hop rules are about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Connection,
+    ContentLength,
+    Expect,
+    Host,
+    KeepAlive,
+    Other,
+    ProxyAuthenticate,
+    ProxyAuthorization,
+    ProxyConnection,
+    Te,
+    TransferEncoding,
+    Upgrade,
+}
+
+impl Kind {
+    /// Names are told apart by length first: most fields are dismissed after
+    /// one comparison.
+    pub(crate) fn of(name: &[u8]) -> Self {
+        let (word, kind): (&[u8], Self) = match name.len() {
+            2 => (b"te", Self::Te),
+            4 => (b"host", Self::Host),
+            6 => (b"expect", Self::Expect),
+            7 => (b"upgrade", Self::Upgrade),
+            10 if name[0] | 0x20 == b'k' => (b"keep-alive", Self::KeepAlive),
+            10 => (b"connection", Self::Connection),
+            14 => (b"content-length", Self::ContentLength),
+            16 => (b"proxy-connection", Self::ProxyConnection),
+            17 => (b"transfer-encoding", Self::TransferEncoding),
+            18 => (b"proxy-authenticate", Self::ProxyAuthenticate),
+            19 => (b"proxy-authorization", Self::ProxyAuthorization),
+            25 => (b"proxy-authentication-info", Self::ProxyAuthenticate),
+            _ => return Self::Other,
+        };
+        match name.eq_ignore_ascii_case(word) {
+            true => kind,
+            false => Self::Other,
+        }
+    }
+
+    /// Its bit in a set of kinds.
+    pub(crate) const fn bit(self) -> u16 {
+        1 << self as u16
+    }
+}
+
+/// A set of kinds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Kinds(pub(crate) u16);
+
+impl Kinds {
+    pub(crate) fn add(&mut self, kind: Kind) {
+        self.0 |= kind.bit();
+    }
+
+    pub(crate) fn has(self, kind: Kind) -> bool {
+        self.0 & kind.bit() != 0
+    }
+
+    pub(crate) fn meets(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+/// Whether a byte may stand in a token (RFC 9110 section 5.6.2).
+pub(crate) fn is_token(byte: u8) -> bool {
+    TOKEN[usize::from(byte)]
+}
+
+const TOKEN: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0u8;
+    while byte < 128 {
+        table[byte as usize] = byte.is_ascii_alphanumeric()
+            || matches!(
+                byte,
+                b'!' | b'#'
+                    | b'$'
+                    | b'%'
+                    | b'&'
+                    | b'\''
+                    | b'*'
+                    | b'+'
+                    | b'-'
+                    | b'.'
+                    | b'^'
+                    | b'_'
+                    | b'`'
+                    | b'|'
+                    | b'~'
+            );
+        byte += 1;
+    }
+    table
+};
+
+/// Whether a field of that name may not stand in a trailer section: it would
+/// change framing or routing (RFC 9110 section 6.5.1).
+pub(crate) fn is_trailer_forbidden(name: &[u8]) -> bool {
+    Kind::of(name) != Kind::Other
+}
+
+/// The text without surrounding blanks (RFC 9110 section 5.6.3), and how many
+/// stood before it.
+pub(crate) fn trim(text: &[u8]) -> (usize, &[u8]) {
+    let start = text
+        .iter()
+        .position(|b| !is_blank(*b))
+        .unwrap_or(text.len());
+    let end = text
+        .iter()
+        .rposition(|b| !is_blank(*b))
+        .map_or(start, |i| i + 1);
+    (start, &text[start..end])
+}
+
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t')
+}
+
+/// The elements of a comma-separated list (RFC 9110 section 5.6.1), empty ones
+/// included.
+pub(crate) fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|b| *b == b',').map(|element| trim(element).1)
+}
+
+/// An offset inside a head; heads are limited to 1 MiB, so it always fits.
+pub(crate) fn offset(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+/// `bytes[start..start + len]`, or nothing when it is out of bounds: a view
+/// over the wrong bytes shows nonsense, it does not panic.
+pub(crate) fn span(bytes: &[u8], start: u32, len: u32) -> &[u8] {
+    let start = start as usize;
+    bytes.get(start..start + len as usize).unwrap_or_default()
+}
+
+/// Text that was checked to be ASCII when it was parsed.
+pub(crate) fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_is_small() {
+        assert_eq!(size_of::<Field>(), 16);
+    }
+
+    #[test]
+    fn p25_names_mean_the_same_in_any_case() {
+        for (name, kind) in [
+            (&b"Connection"[..], Kind::Connection),
+            (b"KEEP-alive", Kind::KeepAlive),
+            (b"keep-alivX", Kind::Other),
+            (b"TE", Kind::Te),
+            (b"hOST", Kind::Host),
+            (b"content-LENGTH", Kind::ContentLength),
+            (b"content_length", Kind::Other),
+            (b"Transfer-Encoding", Kind::TransferEncoding),
+            (b"Proxy-Authorization", Kind::ProxyAuthorization),
+            (b"Proxy-Authentication-Info", Kind::ProxyAuthenticate),
+            (b"X", Kind::Other),
+        ] {
+            assert_eq!(Kind::of(name), kind, "{}", text(name));
+        }
+    }
+
+    #[test]
+    fn fields_and_what_is_none() {
+        let field = Field::parse(b"Name: \t a b \t\r\n", 5).expect("a field");
+        assert_eq!((field.name, field.name_len), (5, 4));
+        assert_eq!((field.value, field.value_len), (13, 3));
+        let empty = Field::parse(b"Name:\r\n", 0).expect("an empty value");
+        assert_eq!((empty.value, empty.value_len), (5, 0));
+        for (line, error) in [
+            (&b" Name: a\r\n"[..], HeadError::ObsoleteFold),
+            (b"\tName: a\r\n", HeadError::ObsoleteFold),
+            (b"Name : a\r\n", HeadError::BlankBeforeColon),
+            (b"Name\t: a\r\n", HeadError::BlankBeforeColon),
+            (b"Name\r\n", HeadError::FieldName),
+            (b": a\r\n", HeadError::FieldName),
+            (b"Na(me: a\r\n", HeadError::FieldName),
+            (b"Na\0me: a\r\n", HeadError::FieldName),
+            (b"N\xc3\xa4me: a\r\n", HeadError::FieldName),
+        ] {
+            assert_eq!(Field::parse(line, 0), Err(error), "{line:?}");
+        }
+    }
+}

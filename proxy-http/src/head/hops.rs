@@ -1,0 +1,159 @@
+//! The two changes that every forwarded head gets: hop-by-hop fields go, start
+//! line and `Host` become those of the next hop (RFC 9110 section 7.6).
+
+use super::edit::{HeadEdit, Line};
+use super::field::{Kind, Kinds, list};
+use super::options::{is_protected, names};
+use super::{RequestTarget, Version};
+use crate::head::field::{span, text};
+
+/// How a request goes on to its origin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ToOrigin {
+    /// The target stays in absolute form: the next hop is an HTTP proxy.
+    pub absolute: bool,
+    /// The connection ends with this exchange.
+    pub close: bool,
+    /// `Upgrade` is passed on.
+    pub upgrade: bool,
+}
+
+/// How a response goes back to its client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ToClient {
+    /// What the client is told about the connection.
+    pub persist: Persist,
+    /// `Upgrade` is passed on (a 101 that was asked for).
+    pub upgrade: bool,
+}
+
+/// What a message says about its connection's future.
+///
+/// Exhaustive on purpose: there is nothing else to say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Persist {
+    /// `Connection: close`.
+    Close,
+    /// Nothing: an HTTP/1.1 connection persists.
+    #[default]
+    Default,
+    /// `Connection: keep-alive`, for HTTP/1.0 clients that asked for it.
+    KeepAlive,
+}
+
+impl HeadEdit<'_> {
+    /// Makes a request fit for its origin: origin form with path and query byte
+    /// for byte, `Host` from an absolute target (in its place, or first when
+    /// there was none), no hop-by-hop field, HTTP/1.1.
+    ///
+    /// `TE` goes on only as `trailers`, `Proxy-Authorization` never (RFC 9110
+    /// sections 10.1.4 and 11.7.2).
+    pub fn to_origin(&mut self, hop: ToOrigin) {
+        self.send_version_11();
+        self.rewrite_host();
+        if !hop.absolute {
+            self.send_origin_form();
+        }
+        let persist = match hop.close {
+            true => Persist::Close,
+            false => Persist::Default,
+        };
+        self.strip_hop_fields(hop.upgrade, persist);
+    }
+
+    /// Makes a response fit for its client: no hop-by-hop field, HTTP/1.1, no
+    /// framing in 1xx and 204 (RFC 9112 section 6.1, RFC 9110 section 8.6).
+    pub fn to_client(&mut self, hop: ToClient) {
+        self.send_version_11();
+        if let Line::Response(line) = self.line
+            && matches!(line.status, 100..200 | 204)
+        {
+            self.cut_kind(Kind::ContentLength);
+            self.cut_kind(Kind::TransferEncoding);
+        }
+        self.strip_hop_fields(hop.upgrade, hop.persist);
+    }
+
+    /// RFC 9112 section 3.2.2: the host of an absolute target replaces `Host`.
+    fn rewrite_host(&mut self) {
+        let Line::Request(line) = self.line else {
+            return;
+        };
+        let target = text(span(self.bytes, line.target, line.target_len));
+        let RequestTarget::Absolute { authority, .. } = line.form.of(target) else {
+            return;
+        };
+        if self.table.first(Kind::Host, self.bytes) == Some(authority.as_bytes()) {
+            return;
+        }
+        // RFC 9110 section 7.2: first, when there was none.
+        let place = self.cut_kind(Kind::Host).unwrap_or(0);
+        self.insert(place, b"Host", authority.as_bytes());
+    }
+
+    /// One pass over the kinds found while parsing; none at all for a head
+    /// without such fields.
+    fn strip_hop_fields(&mut self, upgrade: bool, persist: Persist) {
+        let upgrade = upgrade && self.table.upgrade(self.bytes).is_some();
+        let mut te = false;
+        if self.table.seen.meets(HOP_BY_HOP) {
+            te = self.sends_trailers_te();
+            self.cut_where(|field, _| match field.kind {
+                Kind::Te => !te,
+                Kind::Upgrade => !upgrade,
+                kind => HOP_BY_HOP.has(kind),
+            });
+        }
+        if self.table.options.named {
+            self.cut_named_by_connection();
+        }
+        self.say_connection(upgrade, te, persist);
+    }
+
+    /// RFC 9110 section 7.6.1: whatever field `Connection` names.
+    fn cut_named_by_connection(&mut self) {
+        let (table, bytes) = (self.table, self.bytes);
+        for name in names(table, bytes).filter(|name| !is_protected(name)) {
+            self.cut_where(|field, bytes| field.kind == Kind::Other && field.is(name, bytes));
+        }
+    }
+
+    /// Whether `TE` says `trailers` and nothing else, in HTTP/1.1.
+    fn sends_trailers_te(&self) -> bool {
+        let mut values = self.table.of_kind(Kind::Te);
+        let is_trailers = |name: &[u8]| name.eq_ignore_ascii_case(b"trailers");
+        self.table.options.te
+            && self.table.version == Version::Http11
+            && values.all(|field| list(field.value(self.bytes)).all(is_trailers))
+    }
+
+    /// Our own `Connection` field, where the first one stood.
+    fn say_connection(&mut self, upgrade: bool, te: bool, persist: Persist) {
+        let value: &[u8] = match (upgrade, te, persist) {
+            (true, false, _) => b"Upgrade",
+            (true, true, _) => b"Upgrade, TE",
+            (false, true, Persist::Close) => b"TE, close",
+            (false, true, _) => b"TE",
+            (false, false, Persist::Close) => b"close",
+            (false, false, Persist::KeepAlive) => b"keep-alive",
+            (false, false, Persist::Default) => return,
+        };
+        let mut fields = self.table.fields.iter();
+        let first = fields.position(|field| field.kind == Kind::Connection);
+        self.insert(
+            first.unwrap_or(self.table.fields.len()),
+            b"Connection",
+            value,
+        );
+    }
+}
+
+const HOP_BY_HOP: Kinds = Kinds(
+    Kind::Connection.bit()
+        | Kind::KeepAlive.bit()
+        | Kind::ProxyAuthenticate.bit()
+        | Kind::ProxyAuthorization.bit()
+        | Kind::ProxyConnection.bit()
+        | Kind::Te.bit()
+        | Kind::Upgrade.bit(),
+);

@@ -1,0 +1,134 @@
+//! Message heads: parsed into offsets, viewed, edited, encoded.
+
+mod edit;
+mod field;
+mod framing;
+mod hops;
+mod options;
+mod request;
+mod response;
+mod scan;
+mod target;
+
+pub use edit::{EditError, EditScript, HeadEdit};
+pub use field::Header;
+pub use framing::Framing;
+pub use hops::{Persist, ToClient, ToOrigin};
+pub use request::{RequestHead, RequestKind, RequestParser};
+pub use response::{ResponseHead, ResponseParser};
+pub use target::RequestTarget;
+
+pub(crate) use field::{is_token, is_trailer_forbidden, trim};
+
+use field::{Field, Kind, Kinds};
+use options::Options;
+
+use crate::HeadError;
+
+/// The version of a message.
+///
+/// Exhaustive on purpose: every other one is refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Version {
+    /// HTTP/1.0.
+    Http10,
+    /// HTTP/1.1.
+    #[default]
+    Http11,
+}
+
+impl Version {
+    /// `HTTP/x.y` (RFC 9112 section 2.3), with `malformed` for anything else.
+    fn parse(word: &[u8], malformed: HeadError) -> Result<Self, HeadError> {
+        match word {
+            b"HTTP/1.1" => Ok(Self::Http11),
+            b"HTTP/1.0" => Ok(Self::Http10),
+            [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => {
+                Err(HeadError::Version)
+            }
+            _ => Err(malformed),
+        }
+    }
+}
+
+/// The fields of one head as offsets into its bytes, and what was concluded
+/// from them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HeaderTable {
+    fields: Vec<Field>,
+    /// First byte of the start line.
+    start: u32,
+    /// First byte behind the start line.
+    fields_start: u32,
+    /// First byte behind the empty line.
+    end: u32,
+    version: Version,
+    seen: Kinds,
+    options: Options,
+    body: Framing,
+    /// The answer to a CONNECT is expected: a 2xx has no framing.
+    to_connect: bool,
+}
+
+impl HeaderTable {
+    fn clear(&mut self) {
+        let mut fields = std::mem::take(&mut self.fields);
+        fields.clear();
+        *self = Self {
+            fields,
+            to_connect: self.to_connect,
+            ..Self::default()
+        };
+    }
+
+    fn push(&mut self, field: Field) {
+        self.seen.add(field.kind);
+        self.fields.push(field);
+    }
+
+    fn of_kind(&self, kind: Kind) -> impl Iterator<Item = &Field> {
+        self.fields.iter().filter(move |field| field.kind == kind)
+    }
+
+    /// The value of the first field of a kind.
+    fn first<'b>(&self, kind: Kind, bytes: &'b [u8]) -> Option<&'b [u8]> {
+        if !self.seen.has(kind) {
+            return None;
+        }
+        self.of_kind(kind).next().map(|field| field.value(bytes))
+    }
+
+    fn named<'p, 'b>(
+        &'p self,
+        name: &'p str,
+        bytes: &'b [u8],
+    ) -> impl Iterator<Item = &'b [u8]> + use<'p, 'b> {
+        let matching = move |field: &&Field| field.is(name.as_bytes(), bytes);
+        self.fields
+            .iter()
+            .filter(matching)
+            .map(move |field| field.value(bytes))
+    }
+
+    /// The offset of line `index` of the fields; the line behind the last is
+    /// the empty one.
+    fn line_start(&self, index: usize) -> u32 {
+        let empty_line = self.end.saturating_sub(2);
+        self.fields
+            .get(index)
+            .map_or(empty_line, |field| field.name)
+    }
+
+    /// RFC 9112 section 9.3.
+    fn keep_alive(&self) -> bool {
+        let asked = self.version == Version::Http11 || self.options.keep_alive;
+        asked && !self.options.close
+    }
+
+    /// The protocols offered or chosen, if `Connection` says so too (RFC 9110
+    /// section 7.8); HTTP/1.0 has no upgrades.
+    fn upgrade<'b>(&self, bytes: &'b [u8]) -> Option<&'b [u8]> {
+        let named = self.options.upgrade && self.version == Version::Http11;
+        named.then(|| self.first(Kind::Upgrade, bytes)).flatten()
+    }
+}
