@@ -1,0 +1,273 @@
+//! Serves SOCKS clients on any stream, with the policy of a gateway.
+
+mod config;
+mod error;
+mod exchange;
+mod link;
+
+use std::net::SocketAddr;
+
+use bytes::{Buf, Bytes};
+use proxy_core::{Ask, Gateway, Operation, Peer, Shaping, TargetBuf};
+use proxy_relay::{Deadline, Expired, Relay, RelayOptions, Socket, Transport, relay};
+
+use crate::wire::UNSPECIFIED;
+use crate::{Next, PendingReply, ReplyCode, ServerHandshake};
+
+pub use config::Config;
+pub use error::ServeError;
+
+use error::{Failure, Refusal};
+use exchange::Exchange;
+use link::{LINGER, Link, unless_vanished, within};
+
+/// A SOCKS4, 4a and 5 server around a [`Gateway`].
+///
+/// It opens no port and spawns nothing: accept connections, and await
+/// [`serve`](Self::serve) for each, in a task of its own. The future is `Send`
+/// exactly when the gateway's are.
+///
+/// CONNECT is carried out; BIND and UDP ASSOCIATE are answered "command not
+/// supported".
+///
+/// ```no_run
+/// # use proxy_core::{Gateway, Peer};
+/// # async fn accept<G>(gateway: G) -> std::io::Result<()>
+/// # where G: Gateway, G::Upstream: proxy_relay::Transport {
+/// let mut server = proxy_socks::Server::new(gateway);
+/// server.config().methods(proxy_socks::Methods::PASSWORD);
+/// let listener = tokio::net::TcpListener::bind("127.0.0.1:1080").await?;
+/// let (stream, remote) = listener.accept().await?;
+/// let peer = Peer { remote, local: stream.local_addr()? };
+/// let _ = server.serve(stream, peer).await;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Server<G> {
+    gateway: G,
+    config: Config,
+}
+
+impl<G> Server<G> {
+    /// A server with the default [`Config`].
+    pub fn new(gateway: G) -> Self {
+        Self {
+            gateway,
+            config: Config::default(),
+        }
+    }
+
+    /// The settings, to be changed before the first client is served.
+    pub fn config(&mut self) -> &mut Config {
+        &mut self.config
+    }
+
+    /// The policy.
+    pub fn gateway(&self) -> &G {
+        &self.gateway
+    }
+}
+
+impl<G> Server<G>
+where
+    G: Gateway,
+    G::Upstream: Transport,
+{
+    /// Serves one client: handshake, connection, and the tunnel to its end.
+    ///
+    /// [`Gateway::finished`] is called exactly once if at least one byte came. Its
+    /// status is the code of the reply (of SOCKS4 or 5), or of a refused login or
+    /// method the byte that said so; its byte counts are those of the tunnel,
+    /// without the handshake. A tunnel, however it ended, is a success here, and
+    /// so is a request that was refused.
+    ///
+    /// A client that resets the connection while the target is being reached
+    /// ends the attempt, if the stream shows its socket.
+    ///
+    /// Dropping the future closes both connections; `finished` is told
+    /// [`End::Stopped`](proxy_core::End::Stopped) then, without byte counts.
+    ///
+    /// # Errors
+    /// If there was no request to answer: the client failed in the handshake, was
+    /// too slow, or vanished.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with time enabled.
+    pub async fn serve<S: Transport>(&self, mut stream: S, peer: Peer) -> Result<(), ServeError> {
+        let mut exchange = Exchange::new(&self.gateway, peer);
+        // Boxed, so that the memory of a handshake is gone once the tunnel runs.
+        let opening = Box::pin(self.open(&mut stream, &mut exchange)).await?;
+        let Some(Tunnel {
+            mut upstream,
+            early,
+            options,
+            code,
+        }) = opening
+        else {
+            return Ok(());
+        };
+        let report = start(&mut stream, &mut upstream, early, options).await;
+        exchange.finish(report.end, Some(code.0), (report.up, report.down));
+        Ok(())
+    }
+
+    /// Comes back with a tunnel to relay, or with `None` after a refusal.
+    async fn open<S: Transport>(
+        &self,
+        stream: &mut S,
+        exchange: &mut Exchange<'_, G>,
+    ) -> Result<Option<Tunnel<G::Upstream>>, ServeError> {
+        let mut link = Link::new(stream);
+        let mut deadline = Deadline::new(self.config.stop.clone());
+        let failure = match self.establish(&mut link, &mut deadline, exchange).await {
+            Ok(tunnel) => return Ok(Some(tunnel)),
+            Err(failure) => failure,
+        };
+        deadline.set(LINGER.into());
+        if failure.answer.is_some() {
+            // If the client is gone or slow, the reply is lost, and rightly so.
+            let _ = within(&mut deadline, link.flush()).await;
+        }
+        exchange.finish(failure.end, failure.answer, (0, 0));
+        if failure.answer.is_some() {
+            let _ = within(&mut deadline, link.linger()).await;
+        }
+        failure.error.map_or(Ok(None), Err)
+    }
+
+    async fn establish<S: Transport>(
+        &self,
+        link: &mut Link<'_, S>,
+        deadline: &mut Deadline,
+        exchange: &mut Exchange<'_, G>,
+    ) -> Result<Tunnel<G::Upstream>, Failure> {
+        deadline.set(self.config.timeouts.head.into());
+        let (reply, asked) = within(deadline, self.negotiate(link, exchange)).await??;
+        deadline.set(self.config.timeouts.connect.into());
+        let (upstream, shaping) = match within(deadline, self.reach(link, exchange, asked)).await {
+            Ok(Ok(reached)) => reached,
+            Ok(Err(refusal)) => return Err(Failure::refused(refusal, reply, &mut link.output)),
+            Err(Expired::Elapsed) => {
+                return Err(Failure::refused(
+                    Refusal::TIMED_OUT,
+                    reply,
+                    &mut link.output,
+                ));
+            }
+            Err(stopped) => return Err(stopped.into()),
+        };
+        // Only now, that the target has been reached (RFC 1928 section 6).
+        let code = reply.accept(local_address(&upstream), &mut link.output);
+        deadline.set(self.config.timeouts.head.into());
+        within(deadline, link.flush()).await??;
+        Ok(Tunnel {
+            upstream,
+            early: link.input.split().freeze(),
+            options: self.config.relay_options(shaping),
+            code,
+        })
+    }
+
+    /// The handshake up to the request; several messages in one segment cost one
+    /// read, and the answers to them one write.
+    async fn negotiate<S: Transport>(
+        &self,
+        link: &mut Link<'_, S>,
+        exchange: &mut Exchange<'_, G>,
+    ) -> Result<(PendingReply, Asked), Failure> {
+        let mut state = ServerHandshake::start(self.config.methods);
+        loop {
+            let (next, used) = state.process(&link.input, &mut link.output)?;
+            state = match next {
+                Next::NeedsInput(state) => {
+                    link.input.advance(used);
+                    link.flush().await?;
+                    link.read().await?;
+                    exchange.begin();
+                    state
+                }
+                Next::Authenticate(login) => {
+                    let claim = Some(login.credentials());
+                    let verdict = self.gateway.authenticate(&exchange.peer, claim).await;
+                    let state = login
+                        .answer(verdict.is_ok(), &mut link.output)
+                        .map_err(|error| Failure::login(error, verdict.as_ref().err()))?;
+                    exchange.who = verdict.ok();
+                    link.input.advance(used);
+                    state
+                }
+                Next::Request(request) => {
+                    let asked = (request.operation(), TargetBuf::from(request.target()));
+                    let reply = request.detach();
+                    link.input.advance(used);
+                    // The target may take its time; what is due is sent before.
+                    link.flush().await?;
+                    return Ok((reply, asked));
+                }
+            };
+        }
+    }
+
+    /// Policy, then the connection.
+    async fn reach<S: Transport>(
+        &self,
+        link: &Link<'_, S>,
+        exchange: &mut Exchange<'_, G>,
+        asked: Asked,
+    ) -> Result<(G::Upstream, Shaping), Refusal> {
+        let (operation, target) = exchange.request.insert(asked);
+        let who = match &mut exchange.who {
+            Some(who) => who,
+            none => none.insert(self.gateway.authenticate(&exchange.peer, None).await?),
+        };
+        if *operation != Operation::Tunnel {
+            return Err(Refusal::Unsupported);
+        }
+        let target = target.as_target();
+        let ask = Ask {
+            peer: &exchange.peer,
+            operation: *operation,
+            target,
+        };
+        let session = self.gateway.authorize(who, &ask).await?;
+        let session = exchange.session.insert(session);
+        let shaping = self.gateway.shaping(session);
+        let dial = self.gateway.connect(session, target);
+        let connected = unless_vanished(link.stream(), dial)
+            .await
+            .ok_or(Refusal::Vanished)??;
+        Ok((connected.upstream, shaping))
+    }
+}
+
+/// What a request asks for.
+type Asked = (Operation<'static>, TargetBuf);
+
+/// A connection that was accepted and told so, ready to be relayed.
+struct Tunnel<U> {
+    upstream: U,
+    early: Bytes,
+    options: RelayOptions,
+    code: ReplyCode,
+}
+
+/// Takes what the relay does not need to keep by value, so that it is gone while
+/// the tunnel runs.
+fn start<'a, S: Transport, U: Transport>(
+    client: &'a mut S,
+    upstream: &'a mut U,
+    early: Bytes,
+    options: RelayOptions,
+) -> Relay<'a, S, U> {
+    relay(client, upstream, &options).early(&early, b"")
+}
+
+/// The address to be told as bound; unspecified for what has no socket.
+fn local_address<U: Transport>(upstream: &U) -> SocketAddr {
+    let known = match upstream.socket() {
+        Some(Socket::Tcp(socket)) => socket.local_addr().ok(),
+        _ => None,
+    };
+    known.unwrap_or(UNSPECIFIED)
+}
