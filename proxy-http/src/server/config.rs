@@ -1,0 +1,91 @@
+//! Settings of the server.
+
+use proxy_core::{HeadLimits, Stop, Timeouts};
+use proxy_relay::{RelayOptions, Ticks};
+
+/// Settings of a [`Server`](super::Server); the default is safe on the open
+/// Internet.
+///
+/// ```
+/// use std::time::Duration;
+/// use proxy_core::Timeouts;
+///
+/// let mut timeouts = Timeouts::default();
+/// timeouts.head = Some(Duration::from_secs(10));
+/// let mut config = proxy_http::Config::default();
+/// config.timeouts(timeouts).realm("the office");
+/// ```
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub(super) limits: HeadLimits,
+    pub(super) realm: Box<str>,
+    pub(super) stop: Stop,
+    pub(super) timeouts: Timeouts,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            limits: HeadLimits::default(),
+            realm: "proxy".into(),
+            stop: Stop::never(),
+            timeouts: Timeouts::default(),
+        }
+    }
+}
+
+impl Config {
+    /// How large heads of requests and responses may be.
+    pub fn limits(&mut self, limits: HeadLimits) -> &mut Self {
+        self.limits = limits;
+        self
+    }
+
+    /// The realm that a 407 names (RFC 9110 section 11.5); `proxy` by default.
+    /// Characters that would need quoting are left out.
+    pub fn realm(&mut self, realm: &str) -> &mut Self {
+        let plain = |c: &char| (' '..='~').contains(c) && !matches!(c, '"' | '\\');
+        self.realm = realm.chars().filter(plain).collect();
+        self
+    }
+
+    /// The token that drains or ends all connections of the server.
+    pub fn stop(&mut self, stop: Stop) -> &mut Self {
+        self.stop = stop;
+        self
+    }
+
+    /// How long each kind of waiting may last.
+    pub fn timeouts(&mut self, timeouts: Timeouts) -> &mut Self {
+        self.timeouts = timeouts;
+        self
+    }
+}
+
+/// The timeouts in the units of the hot path.
+#[derive(Clone, Debug)]
+pub(super) struct Pace {
+    pub(super) connect: Ticks,
+    pub(super) head: Ticks,
+    pub(super) keep_alive: Ticks,
+    pub(super) progress: Ticks,
+    pub(super) tunnel: RelayOptions,
+}
+
+impl From<&Config> for Pace {
+    fn from(config: &Config) -> Self {
+        let timeouts = &config.timeouts;
+        let mut tunnel = RelayOptions::default();
+        tunnel
+            .idle(timeouts.tunnel)
+            .half_closed(timeouts.half_closed)
+            .stop(config.stop.clone());
+        Self {
+            connect: timeouts.connect.into(),
+            head: timeouts.head.into(),
+            keep_alive: timeouts.keep_alive.into(),
+            progress: timeouts.progress.into(),
+            tunnel,
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! One client connection: requests one after another, until it ends or becomes
+//! a tunnel.
+
+use std::future::poll_fn;
+use std::io;
+use std::task::{Context, Poll};
+
+use bytes::Buf;
+use proxy_core::{End, Gateway, Peer, Status, StopState};
+use proxy_relay::{Deadline, Expired, Transport, lend};
+use tokio::time::Instant;
+
+use super::Server;
+use super::answer::Request;
+use super::block::Block;
+use super::refuse::Refusal;
+use super::tunnel::{Ledger, Tunnel};
+use super::upstream::Sticky;
+use super::wire::{has_spoken, poll_read};
+use crate::filter::Filter;
+
+/// What became of a connection.
+pub(super) enum Outcome<G: Gateway, S> {
+    Ended(End),
+    Tunnel(Tunnel<G, S>),
+}
+
+/// Serves requests until the connection ends or turns into a tunnel.
+pub(super) async fn converse<G, F, S>(
+    server: &Server<G, F>,
+    client: S,
+    peer: &Peer,
+) -> Outcome<G, S>
+where
+    G: Gateway,
+    G::Upstream: Transport,
+    F: Filter<G::Session>,
+    S: Transport,
+{
+    let mut connection = Connection {
+        server,
+        peer,
+        client,
+        deadline: Deadline::new(server.config.stop.clone()),
+        known: None,
+        upstream: None,
+        block: None,
+    };
+    loop {
+        let next = match connection.next_head().await {
+            Ok((block, used)) => connection.answer(block, used).await,
+            Err(Unread::Ended(end)) => Next::End(end),
+            Err(Unread::Refused(refusal)) => connection.refuse_unread(refusal).await,
+        };
+        match next {
+            Next::Again => {}
+            Next::End(end) => {
+                connection.close();
+                return Outcome::Ended(end);
+            }
+            Next::Tunnel(upstream, ledger) => {
+                return Outcome::Tunnel(Tunnel {
+                    client: connection.client,
+                    upstream,
+                    ledger,
+                });
+            }
+        }
+    }
+}
+
+/// What the connection does after an exchange.
+pub(super) enum Next<G: Gateway> {
+    Again,
+    End(End),
+    Tunnel(G::Upstream, Box<Ledger<G>>),
+}
+
+/// The state of a client connection between polls; nothing here is large.
+pub(super) struct Connection<'s, G: Gateway, F, S> {
+    pub(super) server: &'s Server<G, F>,
+    pub(super) peer: &'s Peer,
+    pub(super) client: S,
+    pub(super) deadline: Deadline,
+    pub(super) known: Option<Known<G::Identity>>,
+    pub(super) upstream: Option<Sticky<G::Upstream>>,
+    /// Holds bytes of the next request, if some are here already.
+    pub(super) block: Option<Box<Block>>,
+}
+
+/// Who the client is, and the credentials that said so.
+pub(super) struct Known<I> {
+    pub(super) identity: I,
+    /// The `Proxy-Authorization` value as received.
+    pub(super) shown: Option<Box<[u8]>>,
+}
+
+/// Why no request head could be had.
+enum Unread {
+    Ended(End),
+    Refused(Refusal),
+}
+
+impl<G, F, S> Connection<'_, G, F, S>
+where
+    G: Gateway,
+    G::Upstream: Transport,
+    F: Filter<G::Session>,
+    S: Transport,
+{
+    /// Waits for the next complete request head; says how long it is.
+    async fn next_head(&mut self) -> Result<(Box<Block>, usize), Unread> {
+        self.deadline.set(match self.block {
+            Some(_) => self.server.pace.head,
+            None => self.server.pace.keep_alive,
+        });
+        poll_fn(|cx| self.poll_head(cx)).await
+    }
+
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<(Box<Block>, usize), Unread>> {
+        if let Poll::Ready(expired) = self.deadline.poll(cx) {
+            return Poll::Ready(Err(self.unread(expired)));
+        }
+        if self.block.is_none() && self.deadline.stop_state() == StopState::Draining {
+            return Poll::Ready(Err(Unread::Ended(End::Completed)));
+        }
+        if let Some(upstream) = &mut self.upstream
+            && has_spoken(&mut upstream.stream, cx)
+        {
+            // Closed by its origin, or out of step; either way of no more use.
+            self.upstream = None;
+        }
+        loop {
+            if let Some(mut block) = self.block.take() {
+                match block.parser.parse(&block.input) {
+                    Ok(Status::Partial) => self.block = Some(block),
+                    Ok(Status::Complete(_, used)) => return Poll::Ready(Ok((block, used))),
+                    Err(error) => return Poll::Ready(Err(Unread::Refused(error.into()))),
+                }
+            }
+            match self.poll_input(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(0)) if self.block.is_some() => {
+                    return Poll::Ready(Err(Unread::Refused(Refusal::cut_off())));
+                }
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(Unread::Ended(End::ClientFinished))),
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(Unread::Ended(End::ClientReset))),
+            }
+        }
+    }
+
+    /// Reads once through the thread's buffer and keeps a copy that is just
+    /// large enough.
+    fn poll_input(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        lend(|buffers| {
+            let space = &mut buffers.read[..EARLY];
+            let read = poll_read(&mut self.client, cx, space);
+            if let Poll::Ready(Ok(n @ 1..)) = read {
+                if self.block.is_none() {
+                    self.deadline.set(self.server.pace.head);
+                }
+                let limits = self.server.config.limits;
+                let block = self.block.get_or_insert_with(|| Block::take(limits));
+                block.input.extend_from_slice(&space[..n]);
+            }
+            read
+        })
+    }
+
+    fn unread(&self, expired: Expired) -> Unread {
+        match expired {
+            Expired::Stopped(end) => Unread::Ended(end),
+            Expired::Elapsed if self.block.is_some() => Unread::Refused(Refusal::too_slow()),
+            Expired::Elapsed => Unread::Ended(End::Idle),
+        }
+    }
+
+    /// Answers one request, and puts back what the client sent behind it.
+    async fn answer(&mut self, mut block: Box<Block>, used: usize) -> Next<G> {
+        let Block {
+            input,
+            parser,
+            exchange,
+            ..
+        } = &mut *block;
+        let (bytes, early) = input.split_at(used);
+        let request = Request {
+            head: &parser.head(bytes),
+            early,
+            started: Instant::now(),
+        };
+        let next = self.handle(request, exchange).await;
+        if matches!(next, Next::Again) {
+            input.advance(used + exchange.up.used);
+            input.extend_from_slice(&exchange.ahead);
+        } else {
+            input.clear();
+        }
+        self.block = block.renew();
+        next
+    }
+
+    /// Gives the origin connection to whoever comes next.
+    fn close(&mut self) {
+        if let Some(sticky) = self.upstream.take() {
+            sticky.recycle(&self.server.gateway);
+        }
+    }
+}
+
+/// Input taken in with a head in one read.
+const EARLY: usize = 16 * 1024;

@@ -1,0 +1,496 @@
+//! The answer on its way from the origin to the client.
+
+use std::task::{Context, Poll};
+
+use bytes::BytesMut;
+use proxy_core::{HeadLimits, Status};
+use proxy_relay::{Buffers, Pump, PumpError, Transport, lend};
+
+use super::exchange::{Fault, Parts, Verdict, pumped};
+use super::wire::{Outbox, poll_read};
+use crate::filter::{Chunk, Direction, Filter, Flow};
+use crate::{
+    BodyFramer, EditScript, Extent, Framing, HeadEdit, Persist, ResponseHead, ResponseParser,
+    ToClient, Version,
+};
+
+/// One answer under way.
+#[derive(Debug)]
+pub(super) struct Download {
+    /// Bytes sent to the client, head included.
+    pub(super) bytes: u64,
+    /// The status of the final answer; 0 before it arrived.
+    pub(super) status: u16,
+    /// The client connection has to end after this answer.
+    pub(super) closing: bool,
+    /// The origin connection can carry another request.
+    pub(super) reusable: bool,
+    /// Bytes the origin sent behind its 101.
+    pub(super) surplus: BytesMut,
+    outbox: Outbox,
+    parser: ResponseParser,
+    script: EditScript,
+    /// A head that has not arrived in full.
+    partial: BytesMut,
+    framer: BodyFramer,
+    framing: Framing,
+    pump: Option<Pump>,
+    phase: Phase,
+    interims: u8,
+    inspect: bool,
+    unchunk: bool,
+    /// A byte of the origin has arrived.
+    touched: bool,
+    /// A byte of the final answer may have left.
+    begun: bool,
+}
+
+/// How far the answer has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Body,
+    Complete,
+    Head,
+    Upgraded,
+}
+
+impl Download {
+    /// At rest.
+    pub(super) fn new(limits: HeadLimits) -> Self {
+        Self::with(ResponseParser::new(limits), EditScript::new())
+    }
+
+    fn with(parser: ResponseParser, script: EditScript) -> Self {
+        Self {
+            bytes: 0,
+            status: 0,
+            closing: false,
+            reusable: false,
+            surplus: BytesMut::new(),
+            outbox: Outbox::default(),
+            parser,
+            script,
+            partial: BytesMut::new(),
+            framer: BodyFramer::new(Framing::None),
+            framing: Framing::None,
+            pump: None,
+            phase: Phase::Head,
+            interims: 0,
+            inspect: false,
+            unchunk: false,
+            touched: false,
+            begun: false,
+        }
+    }
+
+    /// Forgets one answer.
+    pub(super) fn clear(&mut self) {
+        let mut parser = self.lend_parser();
+        parser.reset();
+        *self = Self::with(parser, std::mem::take(&mut self.script));
+    }
+
+    /// The parser, in exchange for one without memory.
+    fn lend_parser(&mut self) -> ResponseParser {
+        std::mem::replace(&mut self.parser, ResponseParser::new(HeadLimits::default()))
+    }
+
+    /// Moves what can be moved; says whether bytes moved, and how it ended.
+    pub(super) fn poll<S, U, F, Se>(
+        &mut self,
+        cx: &mut Context<'_>,
+        parts: &mut Parts<'_, S, U, F, Se>,
+    ) -> Result<(bool, Poll<Verdict>), Fault>
+    where
+        S: Transport,
+        U: Transport,
+        F: Filter<Se>,
+    {
+        let before = (self.bytes, self.partial.len());
+        let ended = self.advance(cx, parts)?;
+        Ok(((self.bytes, self.partial.len()) != before, ended))
+    }
+
+    /// A byte of the final answer may have left for the client.
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun
+    }
+
+    /// The origin has not sent a single byte.
+    pub(super) fn is_untouched(&self) -> bool {
+        !self.touched
+    }
+
+    /// The client is slow to take bytes.
+    pub(super) fn is_blocked(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    /// The end of the answer can only be told by the end of the connection, so
+    /// that cutting it needs a reset.
+    pub(super) fn ends_with_connection(&self) -> bool {
+        self.framing == Framing::UntilClose || self.unchunk
+    }
+
+    fn advance<S, U, F, Se>(
+        &mut self,
+        cx: &mut Context<'_>,
+        parts: &mut Parts<'_, S, U, F, Se>,
+    ) -> Result<Poll<Verdict>, Fault>
+    where
+        S: Transport,
+        U: Transport,
+        F: Filter<Se>,
+    {
+        loop {
+            match self.outbox.poll_flush(parts.client, cx) {
+                Poll::Pending => return Ok(Poll::Pending),
+                Poll::Ready(Err(_)) => return Err(Fault::ClientReset),
+                Poll::Ready(Ok(())) => {}
+            }
+            let step = match self.phase {
+                Phase::Complete => return Ok(Poll::Ready(Verdict::Complete)),
+                Phase::Upgraded => return Ok(Poll::Ready(Verdict::Upgraded)),
+                Phase::Head => self.poll_head(cx, parts)?,
+                Phase::Body if self.pump.is_some() => self.poll_pump(cx, parts)?,
+                Phase::Body => self.poll_copy(cx, parts)?,
+            };
+            if step.is_pending() {
+                return Ok(Poll::Pending);
+            }
+        }
+    }
+
+    fn poll_head<S, U, F, Se>(
+        &mut self,
+        cx: &mut Context<'_>,
+        parts: &mut Parts<'_, S, U, F, Se>,
+    ) -> Result<Poll<()>, Fault>
+    where
+        S: Transport,
+        U: Transport,
+        F: Filter<Se>,
+    {
+        lend(|buffers| {
+            let Buffers { read, write, .. } = buffers;
+            let n = match poll_read(parts.origin, cx, read) {
+                Poll::Pending => return Ok(Poll::Pending),
+                Poll::Ready(Ok(0) | Err(_)) => return Err(Fault::OriginGone),
+                Poll::Ready(Ok(n)) => n,
+            };
+            self.touched = true;
+            if self.partial.is_empty() {
+                self.take_heads(cx, parts, &read[..n], write)?;
+            } else {
+                let mut whole = std::mem::take(&mut self.partial);
+                whole.extend_from_slice(&read[..n]);
+                self.take_heads(cx, parts, &whole, write)?;
+            }
+            Ok(Poll::Ready(()))
+        })
+    }
+
+    /// Takes interim heads and the final one from the front of `bytes`.
+    fn take_heads<S, U, F, Se>(
+        &mut self,
+        cx: &mut Context<'_>,
+        parts: &mut Parts<'_, S, U, F, Se>,
+        bytes: &[u8],
+        out: &mut BytesMut,
+    ) -> Result<(), Fault>
+    where
+        S: Transport,
+        U: Transport,
+        F: Filter<Se>,
+    {
+        let mut parser = self.lend_parser();
+        let mut rest = bytes;
+        let result = loop {
+            match parser.parse(rest) {
+                Err(error) => break Err(Fault::BadHead(error)),
+                Ok(Status::Partial) => {
+                    self.partial.extend_from_slice(rest);
+                    break Ok(());
+                }
+                Ok(Status::Complete(head, used)) => {
+                    let whole = rest;
+                    let (own, next) = rest.split_at(used);
+                    rest = next;
+                    if head.is_interim() {
+                        match self.interim(cx, parts, &head, (own, next), out) {
+                            Ok(()) if self.phase == Phase::Head => continue,
+                            other => break other,
+                        }
+                    }
+                    break self.last(cx, parts, &head, (whole, used), out);
+                }
+            }
+        };
+        self.parser = parser;
+        result
+    }
+
+    /// Passes an interim answer on: to HTTP/1.1 clients only (RFC 9110 section
+    /// 15.2), and a 101 only if an upgrade was asked for.
+    fn interim<S: Transport, U, F, Se>(
+        &mut self,
+        cx: &mut Context<'_>,
+        parts: &mut Parts<'_, S, U, F, Se>,
+        head: &ResponseHead<'_, '_>,
+        (own, next): (&[u8], &[u8]),
+        out: &mut BytesMut,
+    ) -> Result<(), Fault> {
+        let upgrade = head.status() == 101;
+        if upgrade {
+            if parts.head.upgrade().is_none() {
+                return Err(Fault::Interim);
+            }
+            self.status = 101;
+            self.begun = true;
+            self.phase = Phase::Upgraded;
+            self.surplus.extend_from_slice(next);
+        } else {
+            self.interims += 1;
+            if self.interims > MAX_INTERIMS {
+                return Err(Fault::Interim);
+            }
+            if parts.head.version() == Version::Http10 {
+                return Ok(());
+            }
+        }
+        let mut edit = HeadEdit::response(&mut self.script, head);
+        edit.to_client(ToClient {
+            persist: Persist::Default,
+            upgrade,
+        });
+        if edit.is_unchanged() {
+            return self.send(cx, parts, own, &[]);
+        }
+        out.clear();
+        edit.encode(out);
+        let sent = self.send(cx, parts, out, &[]);
+        out.clear();
+        sent
+    }
+
+    /// Passes the final head on, with the part of the body that came with it.
+    /// `bytes` begins with the head, which takes `used` of them.
+    fn last<S, U, F, Se>(
+        &mut self,
+        cx: &mut Context<'_>,
+        parts: &mut Parts<'_, S, U, F, Se>,
+        head: &ResponseHead<'_, '_>,
+        (bytes, used): (&[u8], usize),
+        out: &mut BytesMut,
+    ) -> Result<(), Fault>
+    where
+        S: Transport,
+        F: Filter<Se>,
+    {
+        self.decide(parts, head);
+        self.encode_head(parts, head, out)?;
+        self.phase = Phase::Body;
+        if self.unchunk {
+            if out.is_empty() {
+                out.extend_from_slice(&bytes[..used]);
+            }
+            self.begun = true;
+            return self.send_unchunked(cx, parts, &bytes[used..], out);
+        }
+        let extent = self.take(&bytes[used..], parts)?;
+        let end = used + extent.len;
+        // Bytes behind the answer are nobody's (RFC 9112 section 9.3).
+        self.reusable &= end == bytes.len();
+        self.begun = true;
+        let body = &bytes[used..end];
+        if out.is_empty() {
+            // Nothing changed: what was read is what is written.
+            return self.send(cx, parts, &bytes[..end], &[]);
+        }
+        if body.len() <= COPIED {
+            out.extend_from_slice(body);
+            return self.send(cx, parts, out, &[]);
+        }
+        self.send(cx, parts, out, body)
+    }
+
+    /// Appends the changed head, or nothing if it needs no change.
+    fn encode_head<S, U, F: Filter<Se>, Se>(
+        &mut self,
+        parts: &mut Parts<'_, S, U, F, Se>,
+        head: &ResponseHead<'_, '_>,
+        out: &mut BytesMut,
+    ) -> Result<(), Fault> {
+        let persist = self.persist(parts);
+        let mut edit = HeadEdit::response(&mut self.script, head);
+        edit.to_client(ToClient {
+            persist,
+            upgrade: false,
+        });
+        if self.unchunk {
+            edit.reframe(Framing::UntilClose);
+        }
+        match parts.filter.response(parts.session, &mut edit) {
+            Flow::Reject(status) => return Err(Fault::Rejected(Direction::Response, status)),
+            flow => self.inspect = flow == Flow::Inspect,
+        }
+        if !edit.is_unchanged() {
+            edit.encode(out);
+        }
+        Ok(())
+    }
+
+    /// Settles how the answer is delimited and what becomes of both connections.
+    fn decide<S, U, F, Se>(&mut self, parts: &Parts<'_, S, U, F, Se>, head: &ResponseHead<'_, '_>) {
+        self.status = head.status();
+        self.framing = head.framing(parts.head.kind());
+        self.framer = BodyFramer::new(self.framing);
+        // RFC 9112 section 6.1: no chunks for a client of HTTP/1.0.
+        self.unchunk = self.framing == Framing::Chunked && parts.head.version() == Version::Http10;
+        self.closing |= !parts.head.keep_alive() || self.ends_with_connection();
+        self.reusable = head.keep_alive() && self.framing != Framing::UntilClose;
+    }
+
+    fn persist<S, U, F, Se>(&self, parts: &Parts<'_, S, U, F, Se>) -> Persist {
+        match (self.closing, parts.head.version()) {
+            (true, _) => Persist::Close,
+            (false, Version::Http10) => Persist::KeepAlive,
+            (false, Version::Http11) => Persist::Default,
+        }
+    }
+
+    fn poll_pump<S: Transport, U: Transport, F, Se>(
+        &mut self,
+        cx: &mut Context<'_>,
+        parts: &mut Parts<'_, S, U, F, Se>,
+    ) -> Result<Poll<()>, Fault> {
+        let Some(pump) = &mut self.pump else {
+            return Ok(Poll::Ready(()));
+        };
+        let before = pump.moved();
+        let polled = pump.poll(cx, parts.origin, parts.client);
+        let moved = pump.moved() - before;
+        self.bytes += moved;
+        self.framer.skip(moved);
+        match polled {
+            Poll::Pending => return Ok(Poll::Pending),
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(PumpError::Write(_))) => return Err(Fault::ClientReset),
+            Poll::Ready(Err(_)) => return Err(Fault::Truncated),
+        }
+        self.pump = None;
+        if self.framer.may_end_here() {
+            self.phase = Phase::Complete;
+        }
+        Ok(Poll::Ready(()))
+    }
+
+    fn poll_copy<S: Transport, U: Transport, F: Filter<Se>, Se>(
+        &mut self,
+        cx: &mut Context<'_>,
+        parts: &mut Parts<'_, S, U, F, Se>,
+    ) -> Result<Poll<()>, Fault> {
+        lend(|buffers| {
+            let Buffers { read, write, .. } = buffers;
+            let n = match poll_read(parts.origin, cx, read) {
+                Poll::Pending => return Ok(Poll::Pending),
+                Poll::Ready(Ok(0)) if self.framing == Framing::UntilClose => {
+                    self.phase = Phase::Complete;
+                    return Ok(Poll::Ready(()));
+                }
+                Poll::Ready(Ok(0) | Err(_)) => return Err(Fault::Truncated),
+                Poll::Ready(Ok(n)) => n,
+            };
+            if self.unchunk {
+                self.send_unchunked(cx, parts, &read[..n], write)?;
+            } else {
+                let extent = self.take(&read[..n], parts)?;
+                self.reusable &= extent.len == n;
+                self.send(cx, parts, &read[..extent.len], &[])?;
+            }
+            Ok(Poll::Ready(()))
+        })
+    }
+
+    /// Sends `out` and the content of `bytes` without its chunks.
+    fn send_unchunked<S: Transport, U, F: Filter<Se>, Se>(
+        &mut self,
+        cx: &mut Context<'_>,
+        parts: &mut Parts<'_, S, U, F, Se>,
+        mut bytes: &[u8],
+        out: &mut BytesMut,
+    ) -> Result<(), Fault> {
+        while !bytes.is_empty() && self.phase == Phase::Body {
+            let piece = self.framer.payload(bytes).map_err(Fault::BadAnswer)?;
+            let content = &bytes[piece.range];
+            bytes = &bytes[piece.used..];
+            out.extend_from_slice(content);
+            if piece.end {
+                self.phase = Phase::Complete;
+            }
+            self.inspect(content, piece.end, parts)?;
+        }
+        self.reusable &= bytes.is_empty();
+        self.send(cx, parts, out, &[])
+    }
+
+    /// Finds out how much of `bytes` belongs to the body and how to go on.
+    fn take<S, U, F: Filter<Se>, Se>(
+        &mut self,
+        bytes: &[u8],
+        parts: &mut Parts<'_, S, U, F, Se>,
+    ) -> Result<Extent, Fault> {
+        let extent = self.framer.advance(bytes).map_err(Fault::BadAnswer)?;
+        if extent.end {
+            self.phase = Phase::Complete;
+        }
+        self.inspect(&bytes[..extent.len], extent.end, parts)?;
+        if !extent.end && !self.inspect && pumped(self.framing, extent.opaque) {
+            self.pump = Some(match self.framing {
+                Framing::UntilClose => Pump::new(),
+                _ => Pump::exactly(extent.opaque),
+            });
+        }
+        Ok(extent)
+    }
+
+    /// Shows a piece of the body to the filter, if it wants to see it.
+    fn inspect<S, U, F: Filter<Se>, Se>(
+        &mut self,
+        bytes: &[u8],
+        last: bool,
+        parts: &mut Parts<'_, S, U, F, Se>,
+    ) -> Result<(), Fault> {
+        if self.inspect {
+            let mut chunk = Chunk::new(bytes, last);
+            match parts
+                .filter
+                .body(parts.session, Direction::Response, &mut chunk)
+            {
+                Flow::Reject(status) => return Err(Fault::Rejected(Direction::Response, status)),
+                flow => self.inspect = flow == Flow::Inspect,
+            }
+        }
+        Ok(())
+    }
+
+    fn send<S: Transport, U, F, Se>(
+        &mut self,
+        cx: &mut Context<'_>,
+        parts: &mut Parts<'_, S, U, F, Se>,
+        head: &[u8],
+        body: &[u8],
+    ) -> Result<(), Fault> {
+        self.bytes += (head.len() + body.len()) as u64;
+        self.outbox
+            .send(parts.client, cx, head, body)
+            .map_err(|_| Fault::ClientReset)
+    }
+}
+
+/// Bodies up to this size are copied behind an edited head; longer ones go by a
+/// vectored write, which costs more per call but spares the copy.
+const COPIED: usize = 8 * 1024;
+
+/// Interim answers to one request beyond which an origin is playing games.
+const MAX_INTERIMS: u8 = 32;

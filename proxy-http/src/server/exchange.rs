@@ -1,0 +1,286 @@
+//! One request and its answer: both directions, polled together.
+
+use std::task::{Context, Poll};
+
+use bytes::BytesMut;
+use proxy_core::{End, HeadLimits, StopState};
+use proxy_relay::{Deadline, Expired, Ticks, Transport};
+
+use super::download::Download;
+use super::upload::Upload;
+use super::wire::poll_read;
+use crate::filter::{Direction, Filter};
+use crate::{BodyError, Framing, HeadError, RequestHead};
+
+/// The state of both directions.
+///
+/// A response may come before the request body ends (100, 413, any early
+/// answer), so neither direction waits for the other.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    pub(super) up: Upload,
+    pub(super) down: Download,
+    /// Bytes the client sent behind this request.
+    pub(super) ahead: BytesMut,
+    /// The client sent its FIN.
+    pub(super) client_finished: bool,
+}
+
+/// What an exchange works on.
+pub(super) struct Parts<'x, S, U, F, Se> {
+    pub(super) client: &'x mut S,
+    pub(super) origin: &'x mut U,
+    pub(super) filter: &'x F,
+    pub(super) session: &'x mut Se,
+    pub(super) head: &'x RequestHead<'x, 'x>,
+    /// Bytes that came in one piece with the head.
+    pub(super) early: &'x [u8],
+    pub(super) progress: Ticks,
+}
+
+/// How an exchange came out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// The answer was delivered in full.
+    Complete,
+    /// It failed.
+    Failed(Fault),
+    /// The origin switched protocols; bytes behind its 101 are in
+    /// [`Download::surplus`].
+    Upgraded,
+}
+
+/// Why an exchange failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The request body broke the protocol.
+    BadBody(BodyError),
+    /// The response body broke the protocol.
+    BadAnswer(BodyError),
+    /// The response head broke the protocol.
+    BadHead(HeadError),
+    /// The client reset the connection.
+    ClientReset,
+    /// The client sent its FIN within the request.
+    ClientTruncated,
+    /// The origin closed or reset the connection before it answered.
+    OriginGone,
+    /// The origin sent a 101 nobody asked for, or interim answers without end.
+    Interim,
+    /// A filter refused.
+    Rejected(Direction, u16),
+    /// Stopped from outside.
+    Stopped(End),
+    /// Nothing moved for too long.
+    TimedOut(Waiting),
+    /// The origin broke off its answer.
+    Truncated,
+}
+
+/// Whom an exchange waited for when its time was over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waiting {
+    /// The client, to send.
+    Client,
+    /// The origin, to answer.
+    Origin,
+    /// A peer, to take bytes.
+    Writing,
+}
+
+impl Exchange {
+    /// Both directions at rest.
+    pub(super) fn new(limits: HeadLimits) -> Self {
+        Self {
+            up: Upload::default(),
+            down: Download::new(limits),
+            ahead: BytesMut::new(),
+            client_finished: false,
+        }
+    }
+
+    /// Forgets one exchange to be ready for the next.
+    pub(super) fn clear(&mut self) {
+        self.up.clear();
+        self.down.clear();
+        self.ahead.clear();
+        if self.ahead.capacity() > AHEAD {
+            self.ahead = BytesMut::new();
+        }
+        self.client_finished = false;
+    }
+
+    /// Sends the request head, together with the body bytes already here.
+    pub(super) fn begin<S, U, F, Se>(
+        &mut self,
+        cx: &mut Context<'_>,
+        parts: &mut Parts<'_, S, U, F, Se>,
+    ) -> Result<(), Fault>
+    where
+        U: Transport,
+        F: Filter<Se>,
+    {
+        self.down.clear();
+        self.up.begin(cx, parts)
+    }
+
+    /// Whether the request can be sent again on another connection: nothing of
+    /// it has to be read from the client again, and doing it twice is the same
+    /// as doing it once (RFC 9110 section 9.2.2).
+    pub(super) fn may_repeat(&self, method: &str) -> bool {
+        let idempotent = matches!(
+            method,
+            "DELETE" | "GET" | "HEAD" | "OPTIONS" | "PUT" | "TRACE"
+        );
+        idempotent && !self.up.consumed && self.down.is_untouched()
+    }
+
+    /// Moves what can be moved.
+    pub(super) fn poll<S, U, F, Se>(
+        &mut self,
+        cx: &mut Context<'_>,
+        deadline: &mut Deadline,
+        parts: &mut Parts<'_, S, U, F, Se>,
+    ) -> Poll<Verdict>
+    where
+        S: Transport,
+        U: Transport,
+        F: Filter<Se>,
+    {
+        match self.advance(cx, deadline, parts) {
+            Ok(poll) => poll,
+            Err(fault) => Poll::Ready(Verdict::Failed(fault)),
+        }
+    }
+
+    fn advance<S, U, F, Se>(
+        &mut self,
+        cx: &mut Context<'_>,
+        deadline: &mut Deadline,
+        parts: &mut Parts<'_, S, U, F, Se>,
+    ) -> Result<Poll<Verdict>, Fault>
+    where
+        S: Transport,
+        U: Transport,
+        F: Filter<Se>,
+    {
+        if let Poll::Ready(expired) = deadline.poll(cx) {
+            return Err(self.expired(expired));
+        }
+        let mut moved = self.up.poll(cx, parts, &mut self.ahead)?;
+        let draining = !matches!(deadline.stop_state(), StopState::Running);
+        // A client that is still sending may be cut off in what it sends next.
+        self.down.closing |= draining || self.client_finished || !self.up.is_done();
+        let (active, ended) = self.down.poll(cx, parts)?;
+        moved |= active;
+        if moved {
+            deadline.set(parts.progress);
+        }
+        match ended {
+            Poll::Ready(verdict) if self.up.is_over() || verdict == Verdict::Upgraded => {
+                return Ok(Poll::Ready(verdict));
+            }
+            Poll::Ready(_) | Poll::Pending => {}
+        }
+        if self.up.is_done() {
+            self.poll_ahead(cx, parts.client)?;
+        }
+        Ok(Poll::Pending)
+    }
+
+    /// Keeps an eye on a client whose request is complete: a reset ends the
+    /// work at once, a FIN does not (it only means that no further request
+    /// follows, RFC 9112 section 9.6), further bytes are kept.
+    fn poll_ahead<S: Transport>(
+        &mut self,
+        cx: &mut Context<'_>,
+        client: &mut S,
+    ) -> Result<(), Fault> {
+        while !self.client_finished && self.ahead.len() < AHEAD {
+            let ahead = &mut self.ahead;
+            let read = proxy_relay::lend(|buffers| {
+                let space = &mut buffers.read[..AHEAD];
+                let read = poll_read(client, cx, space);
+                if let Poll::Ready(Ok(n)) = read {
+                    ahead.extend_from_slice(&space[..n]);
+                }
+                read
+            });
+            match read {
+                Poll::Pending => break,
+                Poll::Ready(Ok(0)) => self.client_finished = true,
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(_)) => return Err(Fault::ClientReset),
+            }
+        }
+        Ok(())
+    }
+
+    fn expired(&self, expired: Expired) -> Fault {
+        match expired {
+            Expired::Stopped(end) => Fault::Stopped(end),
+            Expired::Elapsed if self.down.is_blocked() || self.up.is_blocked() => {
+                Fault::TimedOut(Waiting::Writing)
+            }
+            Expired::Elapsed if !self.up.is_done() && !self.down.has_begun() => {
+                Fault::TimedOut(Waiting::Client)
+            }
+            Expired::Elapsed => Fault::TimedOut(Waiting::Origin),
+        }
+    }
+}
+
+impl Fault {
+    /// The status for the client if nothing of an answer has left yet.
+    pub(super) fn status(self) -> Option<u16> {
+        match self {
+            Self::BadBody(_) | Self::ClientTruncated => Some(400),
+            Self::BadAnswer(_)
+            | Self::BadHead(_)
+            | Self::Interim
+            | Self::OriginGone
+            | Self::Truncated => Some(502),
+            Self::ClientReset => None,
+            Self::Rejected(Direction::Request, status) => Some(refusal(status, 403)),
+            Self::Rejected(Direction::Response, status) => Some(refusal(status, 502)),
+            Self::Stopped(_) => Some(503),
+            Self::TimedOut(Waiting::Client) => Some(408),
+            Self::TimedOut(Waiting::Origin | Waiting::Writing) => Some(504),
+        }
+    }
+
+    /// The reason for logs.
+    pub(super) fn end(self) -> End {
+        match self {
+            Self::BadBody(_) => End::BadRequest,
+            Self::BadAnswer(_) | Self::BadHead(_) | Self::Interim => End::BadResponse,
+            Self::ClientReset | Self::ClientTruncated => End::ClientReset,
+            Self::OriginGone => End::OriginReset,
+            Self::Rejected(..) => End::Forbidden,
+            Self::Stopped(end) => end,
+            Self::TimedOut(Waiting::Client) => End::ClientTimeout,
+            Self::TimedOut(Waiting::Origin) => End::OriginTimeout,
+            Self::TimedOut(Waiting::Writing) => End::WriteStalled,
+            Self::Truncated => End::Truncated,
+        }
+    }
+}
+
+/// How a body of this framing is moved.
+pub(super) fn pumped(framing: Framing, opaque: u64) -> bool {
+    matches!(framing, Framing::Length(_)) || opaque >= PUMPED
+}
+
+fn refusal(status: u16, otherwise: u16) -> u16 {
+    match status {
+        400..=599 => status,
+        _ => otherwise,
+    }
+}
+
+/// The longest stretch of following requests taken in before their turn.
+const AHEAD: usize = 16 * 1024;
+
+/// A chunk of at least this many bytes is worth a pump of its own; smaller ones
+/// are scanned many at a time.
+const PUMPED: u64 = 64 * 1024;

@@ -1,0 +1,139 @@
+//! The HTTP/1.1 proxy server: one client connection, driven to its end.
+
+mod answer;
+mod block;
+mod config;
+mod connection;
+mod download;
+mod exchange;
+mod refuse;
+mod tunnel;
+mod upload;
+mod upstream;
+mod wire;
+
+use proxy_core::{End, Gateway, Peer};
+use proxy_relay::Transport;
+
+pub use config::Config;
+
+use crate::filter::Filter;
+use config::Pace;
+use connection::{Outcome, converse};
+
+/// Serves HTTP/1.1 clients: forwards requests, opens CONNECT tunnels.
+///
+/// Policy and connecting are the [`Gateway`]'s; `F` is a [`Filter`] that may
+/// look at or change what passes. One server serves any number of connections,
+/// on one thread or many.
+///
+/// ```no_run
+/// # use proxy_core::Gateway;
+/// # use proxy_relay::Transport;
+/// # async fn run<G>(gateway: G) -> std::io::Result<()>
+/// # where G: Gateway + 'static, G::Upstream: Transport {
+/// use std::rc::Rc;
+/// use proxy_core::Peer;
+/// use proxy_http::Server;
+///
+/// let server = Rc::new(Server::new(gateway));
+/// let listener = tokio::net::TcpListener::bind("127.0.0.1:3128").await?;
+/// loop {
+///     let (stream, remote) = listener.accept().await?;
+///     let peer = Peer { remote, local: stream.local_addr()? };
+///     let server = Rc::clone(&server);
+///     tokio::task::spawn_local(async move { server.serve(stream, peer).await });
+/// }
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Server<G, F = ()> {
+    gateway: G,
+    filter: F,
+    config: Config,
+    pace: Pace,
+}
+
+impl<G: Gateway> Server<G> {
+    /// A server with safe defaults and no filter.
+    pub fn new(gateway: G) -> Self {
+        let config = Config::default();
+        Self {
+            gateway,
+            filter: (),
+            pace: Pace::from(&config),
+            config,
+        }
+    }
+}
+
+impl<G, F> Server<G, F> {
+    /// The same server with `filter` in place of the one it had.
+    pub fn filter<N>(self, filter: N) -> Server<G, N> {
+        Server {
+            gateway: self.gateway,
+            filter,
+            config: self.config,
+            pace: self.pace,
+        }
+    }
+
+    /// The same server with other settings.
+    pub fn with_config(mut self, config: Config) -> Self {
+        self.pace = Pace::from(&config);
+        self.config = config;
+        self
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The gateway.
+    pub fn gateway(&self) -> &G {
+        &self.gateway
+    }
+
+    /// Serves one client connection until it ends: any number of requests, then
+    /// possibly a tunnel.
+    ///
+    /// Every exchange and tunnel is told to [`Gateway::finished`]. Nothing is
+    /// spawned. The connection's memory follows what it does: while it waits for
+    /// a request it holds no buffer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the connection and its upstream at once; an
+    /// exchange under way is then not reported. To end connections in good
+    /// order use the [`Stop`](proxy_core::Stop) token of [`Config::stop`].
+    ///
+    /// # Errors
+    /// If the connection ended otherwise than in good order.
+    pub async fn serve<S>(&self, stream: S, peer: Peer) -> Result<(), ServeError>
+    where
+        S: Transport,
+        G: Gateway,
+        G::Upstream: Transport,
+        F: Filter<G::Session>,
+    {
+        // Boxed so that a tunnel, which may live for days, does not keep room
+        // for the state of the conversation before it.
+        let end = match Box::pin(converse(self, stream, &peer)).await {
+            Outcome::Ended(end) => end,
+            Outcome::Tunnel(tunnel) => tunnel.run(self, &peer).await,
+        };
+        match end {
+            End::Completed | End::ClientFinished | End::OriginFinished => Ok(()),
+            end => Err(ServeError { end }),
+        }
+    }
+}
+
+/// A client connection that did not end in good order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("connection ended: {end}")]
+#[non_exhaustive]
+pub struct ServeError {
+    /// Why it ended.
+    pub end: End,
+}

@@ -1,0 +1,331 @@
+//! The proxy's own answers, and ending a connection so that they arrive.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use proxy_core::{Ask, ConnectError, ConnectErrorKind, Denial, End, Gateway, Report, StopState};
+use proxy_relay::{Expired, Transport, lend};
+use tokio::time::Instant;
+
+use super::answer::Request;
+use super::config::Config;
+use super::connection::{Connection, Next};
+use super::exchange::{Exchange, Fault};
+use super::upstream::Unconnected;
+use super::wire::{Outbox, poll_read, watch};
+use crate::filter::Filter;
+use crate::{BodyFramer, Framing, HeadError, Persist, Reply, RequestHead, RequestKind, Version};
+
+/// An answer of the proxy itself, and the reason for logs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refusal {
+    reply: Reply<'static>,
+    end: End,
+    /// Where the next request would begin is known.
+    framed: bool,
+}
+
+impl Refusal {
+    /// The answer to a client that did not send its request in time.
+    pub(super) fn too_slow() -> Self {
+        Self::unframed(Reply::new(408), End::ClientTimeout)
+    }
+
+    /// The answer to a request that ends in the middle.
+    pub(super) fn cut_off() -> Self {
+        Self::unframed(Reply::new(400), End::ClientReset)
+    }
+
+    /// The answer to a failed exchange of which nothing has been answered yet.
+    pub(super) fn failed(fault: Fault, status: u16) -> Self {
+        let reply = match fault {
+            Fault::OriginGone => Reply::connect_failed(ConnectErrorKind::Reset),
+            Fault::BadAnswer(_) | Fault::BadHead(_) | Fault::Interim => Reply::bad_response(),
+            _ => Reply::new(status),
+        };
+        Self {
+            reply,
+            end: fault.end(),
+            framed: !matches!(fault, Fault::BadBody(_) | Fault::ClientTruncated),
+        }
+    }
+
+    fn framed(reply: Reply<'static>, end: End) -> Self {
+        Self {
+            reply,
+            end,
+            framed: true,
+        }
+    }
+
+    fn unframed(reply: Reply<'static>, end: End) -> Self {
+        Self {
+            reply,
+            end,
+            framed: false,
+        }
+    }
+
+    fn encode(&self, config: &Config, persist: Persist, kind: RequestKind, out: &mut BytesMut) {
+        let reply = self
+            .reply
+            .persist(persist)
+            .head_only(kind == RequestKind::Head);
+        match reply.status() {
+            407 => reply.challenge(&config.realm).encode(out),
+            _ => reply.encode(out),
+        }
+    }
+}
+
+impl From<HeadError> for Refusal {
+    fn from(error: HeadError) -> Self {
+        Self::unframed(Reply::bad_request(error), End::BadRequest)
+    }
+}
+
+impl From<Denial> for Refusal {
+    fn from(denial: Denial) -> Self {
+        let end = match denial {
+            Denial::Busy => End::Busy,
+            Denial::Challenge => End::Challenged,
+            Denial::Unroutable => End::ConnectFailed,
+            _ => End::Forbidden,
+        };
+        Self::framed(Reply::denied(denial), end)
+    }
+}
+
+impl From<ConnectError> for Refusal {
+    fn from(error: ConnectError) -> Self {
+        let end = match error.kind {
+            ConnectErrorKind::Forbidden | ConnectErrorKind::Loop => End::Forbidden,
+            ConnectErrorKind::TimedOut => End::ConnectTimeout,
+            _ => End::ConnectFailed,
+        };
+        Self::framed(Reply::connect_failed(error.kind), end)
+    }
+}
+
+impl From<Unconnected> for Refusal {
+    fn from(unconnected: Unconnected) -> Self {
+        match unconnected {
+            Unconnected::Failed(error) => error.into(),
+            Unconnected::Stopped(expired) => expired.into(),
+        }
+    }
+}
+
+/// Policy that did not answer in time, or a stop while it thought.
+impl From<Expired> for Refusal {
+    fn from(expired: Expired) -> Self {
+        match expired {
+            Expired::Elapsed => Self::unframed(Reply::denied(Denial::Busy), End::Busy),
+            Expired::Stopped(end) => Self::unframed(Reply::denied(Denial::Busy), end),
+        }
+    }
+}
+
+impl<G, F, S> Connection<'_, G, F, S>
+where
+    G: Gateway,
+    G::Upstream: Transport,
+    F: Filter<G::Session>,
+    S: Transport,
+{
+    /// Answers a request that is not (or no longer) forwarded.
+    ///
+    /// The connection is kept where the request can be read to its end, so that
+    /// a client may try again with credentials (RFC 9110 section 15.5.8).
+    pub(super) async fn refuse(
+        &mut self,
+        request: Request<'_>,
+        exchange: &mut Exchange,
+        ask: Option<Ask<'_>>,
+        session: Option<G::Session>,
+        refusal: Refusal,
+    ) -> Next<G> {
+        let rest = match refusal.framed && self.wants_more(request.head) {
+            true => unread_body(request, exchange),
+            false => None,
+        };
+        let mut out = BytesMut::new();
+        let persist = match (rest, request.head.version()) {
+            (None, _) => Persist::Close,
+            (Some(_), Version::Http10) => Persist::KeepAlive,
+            (Some(_), Version::Http11) => Persist::Default,
+        };
+        refusal.encode(&self.server.config, persist, request.head.kind(), &mut out);
+        let said = self.say(&out).await;
+
+        let mut report = Report::new(self.peer, said.err().unwrap_or(refusal.end));
+        report.operation = ask.map(|ask| ask.operation);
+        report.target = ask.map(|ask| ask.target);
+        report.status = Some(refusal.reply.status());
+        report.up = exchange.up.bytes;
+        report.down = out.len() as u64;
+        report.duration = request.started.elapsed();
+        let who = self.known.as_ref().map(|known| &known.identity);
+        self.server.gateway.finished(who, session, &report);
+
+        match (said, rest) {
+            (Err(end), _) => Next::End(end),
+            (Ok(()), None) => {
+                self.hang_up(true).await;
+                Next::End(refusal.end)
+            }
+            (Ok(()), Some(rest)) => match self.discard(rest).await {
+                Ok(()) => Next::Again,
+                Err(end) => Next::End(end),
+            },
+        }
+    }
+
+    /// Answers what could not be read as a request.
+    pub(super) async fn refuse_unread(&mut self, refusal: Refusal) -> Next<G> {
+        let started = Instant::now();
+        let mut out = BytesMut::new();
+        refusal.encode(
+            &self.server.config,
+            Persist::Close,
+            RequestKind::Other,
+            &mut out,
+        );
+        let said = self.say(&out).await;
+        let mut report = Report::new(self.peer, refusal.end);
+        report.status = Some(refusal.reply.status());
+        report.down = out.len() as u64;
+        report.duration = started.elapsed();
+        let who = self.known.as_ref().map(|known| &known.identity);
+        self.server.gateway.finished(who, None, &report);
+        if said.is_ok() {
+            self.hang_up(true).await;
+        }
+        Next::End(refusal.end)
+    }
+
+    /// Writes `bytes` to the client, all of them.
+    pub(super) async fn say(&mut self, bytes: &[u8]) -> Result<(), End> {
+        let Self {
+            client, deadline, ..
+        } = self;
+        deadline.set(self.server.pace.progress);
+        let mut outbox = Outbox::default();
+        let mut begun = false;
+        let written = watch(
+            deadline,
+            poll_fn(|cx| {
+                if !begun {
+                    begun = true;
+                    outbox.send(client, cx, bytes, &[])?;
+                }
+                outbox.poll_flush(client, cx)
+            }),
+        )
+        .await;
+        match written {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(End::ClientReset),
+            Err(Expired::Elapsed) => Err(End::WriteStalled),
+            Err(Expired::Stopped(end)) => Err(end),
+        }
+    }
+
+    /// Ends the connection in good order. With `linger`, what the client still
+    /// sends is read and dropped for a while: unread input would turn the close
+    /// into a reset, which can destroy an answer on its way (RFC 9112 section
+    /// 9.6).
+    pub(super) async fn hang_up(&mut self, linger: bool) {
+        if !linger && self.client.socket().is_some() {
+            // A plain socket says goodbye by being closed.
+            return;
+        }
+        self.deadline.set(LINGER.into());
+        let client = &mut self.client;
+        let goodbye = async {
+            poll_fn(|cx| Pin::new(&mut *client).poll_shutdown(cx)).await?;
+            match linger {
+                true => poll_fn(|cx| poll_discard(client, cx, &mut LINGER_BYTES.into())).await,
+                false => Ok(()),
+            }
+        };
+        // Whatever comes of it, the connection is over.
+        let _ = watch(&mut self.deadline, goodbye).await;
+    }
+
+    /// Reads and drops the rest of a refused request's body.
+    async fn discard(&mut self, mut rest: u64) -> Result<(), End> {
+        if rest == 0 {
+            return Ok(());
+        }
+        self.deadline.set(self.server.pace.progress);
+        let client = &mut self.client;
+        let reading = poll_fn(|cx| poll_discard(client, cx, &mut rest));
+        match watch(&mut self.deadline, reading).await {
+            Ok(Ok(())) if rest == 0 => Ok(()),
+            Ok(_) => Err(End::ClientReset),
+            Err(Expired::Elapsed) => Err(End::ClientTimeout),
+            Err(Expired::Stopped(end)) => Err(end),
+        }
+    }
+
+    fn wants_more(&self, head: &RequestHead<'_, '_>) -> bool {
+        head.keep_alive() && self.deadline.stop_state() == StopState::Running
+    }
+}
+
+/// How many bytes of the body have to be dropped before the next request;
+/// `None` if that is unknown or too many.
+fn unread_body(request: Request<'_>, exchange: &mut Exchange) -> Option<u64> {
+    if exchange.up.is_done() {
+        return Some(0);
+    }
+    // Of a body that was sent in part nobody knows how much is still to come.
+    if exchange.up.bytes > 0 || request.head.expects_continue() {
+        return None;
+    }
+    if request.head.kind() == RequestKind::Connect {
+        // Bytes behind a refused CONNECT were meant for the tunnel.
+        return request.early.is_empty().then_some(0);
+    }
+    let framing = request.head.framing();
+    let extent = BodyFramer::new(framing).advance(request.early).ok()?;
+    exchange.up.used = extent.len;
+    match framing {
+        _ if extent.end => Some(0),
+        Framing::Length(_) if extent.opaque <= DISCARDED => Some(extent.opaque),
+        _ => None,
+    }
+}
+
+/// Reads and drops up to `rest` bytes; ready at their end or the stream's.
+fn poll_discard<S: Transport>(
+    client: &mut S,
+    cx: &mut Context<'_>,
+    rest: &mut u64,
+) -> Poll<io::Result<()>> {
+    lend(|buffers| {
+        while *rest > 0 {
+            let space = usize::try_from(*rest).unwrap_or(usize::MAX);
+            let space = space.min(buffers.read.len());
+            match ready!(poll_read(client, cx, &mut buffers.read[..space]))? {
+                0 => break,
+                n => *rest -= n as u64,
+            }
+        }
+        Poll::Ready(Ok(()))
+    })
+}
+
+/// The longest body read and dropped to keep a refused client's connection.
+const DISCARDED: u64 = 64 * 1024;
+
+/// How long a closing connection is listened to.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// How much of it is read meanwhile.
+const LINGER_BYTES: u64 = 1024 * 1024;

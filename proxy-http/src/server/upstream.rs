@@ -1,0 +1,60 @@
+//! The origin connection that stays with a client connection.
+
+use proxy_core::{ConnectError, ConnectErrorKind, Gateway, Target, TargetBuf};
+use proxy_relay::{Deadline, Expired, Ticks};
+
+use super::wire::watch;
+
+/// An origin connection and where it leads.
+pub(super) struct Sticky<U> {
+    pub(super) stream: U,
+    /// It has carried a request, so its origin may have closed it meanwhile.
+    pub(super) reused: bool,
+    target: TargetBuf,
+}
+
+impl<U> Sticky<U> {
+    /// Whether a request for `target` can use it.
+    pub(super) fn leads_to(&self, target: Target<'_>) -> bool {
+        self.target.as_target() == target
+    }
+
+    /// Gives it back to the gateway.
+    pub(super) fn recycle<G: Gateway<Upstream = U>>(self, gateway: &G) {
+        gateway.recycle(self.target.as_target(), self.stream);
+    }
+}
+
+/// Asks the gateway for a connection to `target`.
+pub(super) async fn connect<G: Gateway>(
+    gateway: &G,
+    deadline: &mut Deadline,
+    patience: Ticks,
+    session: &mut G::Session,
+    target: Target<'_>,
+) -> Result<Sticky<G::Upstream>, Unconnected> {
+    deadline.set(patience);
+    // Boxed: dialling is rare, large, and must not make every idle connection
+    // as large as itself.
+    let connecting = Box::pin(gateway.connect(session, target));
+    match watch(deadline, connecting).await {
+        Ok(Ok(connected)) => Ok(Sticky {
+            stream: connected.upstream,
+            reused: connected.reused,
+            target: target.into(),
+        }),
+        Ok(Err(error)) => Err(Unconnected::Failed(error)),
+        Err(Expired::Elapsed) => Err(Unconnected::Failed(ConnectError::origin(
+            ConnectErrorKind::TimedOut,
+        ))),
+        Err(expired) => Err(Unconnected::Stopped(expired)),
+    }
+}
+
+/// Why there is no connection.
+pub(super) enum Unconnected {
+    /// The gateway could not reach the target.
+    Failed(ConnectError),
+    /// Stopped from outside meanwhile.
+    Stopped(Expired),
+}
