@@ -17,6 +17,9 @@ pub enum HeadError {
     /// A blank between a field name and its colon (RFC 9112 section 5.1).
     #[error("blank before the colon of a field")]
     BlankBeforeColon,
+    /// A CONNECT with a body (RFC 9110 section 9.3.6).
+    #[error("CONNECT with a body")]
+    ConnectBody,
     /// `Connection` names more options than anybody needs.
     #[error("too many connection options")]
     ConnectionOptions,

@@ -230,7 +230,7 @@ impl<'a> HeadEdit<'a> {
 
     /// Appends the changed head, the empty line included.
     pub fn encode(&self, out: &mut BytesMut) {
-        out.reserve((self.table.end - self.table.start) as usize + self.script.text.len() + SLACK);
+        out.reserve(self.table.raw(self.bytes).len() + self.script.text.len() + SLACK);
         let run = match self.line {
             Line::Request(line) => self.encode_request_line(line, out),
             Line::Response(line) => self.encode_status_line(line, out),
@@ -311,24 +311,27 @@ impl<'a> HeadEdit<'a> {
     /// Copies from `run` to the end, without the lines cut and with the new
     /// ones at their places.
     fn encode_fields(&self, mut run: u32, out: &mut BytesMut) {
+        let fields = self.table.fields.len();
         let mut inserts = self.script.inserts.iter().peekable();
-        let mut put_inserts = |run: u32, upto: usize, out: &mut BytesMut| {
-            let mut run = run;
-            while let Some(line) = inserts.next_if(|line| line.at as usize <= upto) {
-                let place = self.table.line_start(line.at as usize);
-                out.extend_from_slice(self.slice(run, place));
-                run = run.max(place);
+        for cut in self.cut_lines().chain([fields]) {
+            while let Some(line) = inserts.next_if(|line| line.at as usize <= cut) {
+                run = self.copy_to(line.at as usize, run, out);
                 out.extend_from_slice(span(&self.script.text, line.start, line.end - line.start));
             }
-            run
-        };
-        for cut in self.cut_lines() {
-            run = put_inserts(run, cut, out);
-            out.extend_from_slice(self.slice(run, self.table.line_start(cut)));
-            run = self.table.line_start(cut + 1);
+            if cut < fields {
+                self.copy_to(cut, run, out);
+                run = self.table.line_start(cut + 1);
+            }
         }
-        run = put_inserts(run, self.table.fields.len(), out);
         out.extend_from_slice(self.slice(run, self.table.end));
+    }
+
+    /// Copies what lies between `run` and a line; returns where the next run
+    /// begins.
+    fn copy_to(&self, line: usize, run: u32, out: &mut BytesMut) -> u32 {
+        let place = self.table.line_start(line);
+        out.extend_from_slice(self.slice(run, place));
+        run.max(place)
     }
 
     fn cut_lines(&self) -> impl Iterator<Item = usize> {
@@ -365,12 +368,27 @@ impl<'a> HeadEdit<'a> {
         span(&self.script.text, start, line.end.saturating_sub(start + 2))
     }
 
-    /// Cuts every line of a kind; returns the place of the first.
-    pub(super) fn cut_kind(&mut self, kind: Kind) -> Option<usize> {
-        if !self.table.seen.has(kind) {
-            return None;
+    /// Cuts every line of a kind, old and new.
+    pub(super) fn cut_kind(&mut self, kind: Kind) {
+        self.drop_new(kind);
+        if self.table.seen.has(kind) {
+            self.cut_where(|field, _| field.kind == kind);
         }
-        self.cut_where(|field, _| field.kind == kind)
+    }
+
+    /// Takes back the new lines of a kind.
+    pub(super) fn drop_new(&mut self, kind: Kind) {
+        let text = &self.script.text;
+        let name = |line: &Insert| span(text, line.start, line.name_len);
+        self.script
+            .inserts
+            .retain(|line| Kind::of(name(line)) != kind);
+    }
+
+    /// The place of the first line of a kind, cut or not.
+    pub(super) fn place_of(&self, kind: Kind) -> Option<usize> {
+        let mut fields = self.table.fields.iter();
+        fields.position(|field| field.kind == kind)
     }
 
     /// Cuts every line, old and new, of that name; returns the place of the

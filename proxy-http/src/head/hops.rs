@@ -87,8 +87,9 @@ impl HeadEdit<'_> {
             return;
         }
         // RFC 9110 section 7.2: first, when there was none.
-        let place = self.cut_kind(Kind::Host).unwrap_or(0);
-        self.insert(place, b"Host", authority.as_bytes());
+        let place = self.place_of(Kind::Host);
+        self.cut_kind(Kind::Host);
+        self.insert(place.unwrap_or(0), b"Host", authority.as_bytes());
     }
 
     /// One pass over the kinds found while parsing; none at all for a head
@@ -122,13 +123,16 @@ impl HeadEdit<'_> {
     fn sends_trailers_te(&self) -> bool {
         let mut values = self.table.of_kind(Kind::Te);
         let is_trailers = |name: &[u8]| name.eq_ignore_ascii_case(b"trailers");
-        self.table.options.te
+        self.table.seen.has(Kind::Te)
+            && self.table.options.te
             && self.table.version == Version::Http11
             && values.all(|field| list(field.value(self.bytes)).all(is_trailers))
     }
 
     /// Our own `Connection` field, where the first one stood.
     fn say_connection(&mut self, upgrade: bool, te: bool, persist: Persist) {
+        // The old lines are cut already; one of ours is not to stand twice.
+        self.drop_new(Kind::Connection);
         let value: &[u8] = match (upgrade, te, persist) {
             (true, false, _) => b"Upgrade",
             (true, true, _) => b"Upgrade, TE",
@@ -138,10 +142,9 @@ impl HeadEdit<'_> {
             (false, false, Persist::KeepAlive) => b"keep-alive",
             (false, false, Persist::Default) => return,
         };
-        let mut fields = self.table.fields.iter();
-        let first = fields.position(|field| field.kind == Kind::Connection);
+        let place = self.place_of(Kind::Connection);
         self.insert(
-            first.unwrap_or(self.table.fields.len()),
+            place.unwrap_or(self.table.fields.len()),
             b"Connection",
             value,
         );

@@ -110,6 +110,11 @@ impl HeaderTable {
             .map(move |field| field.value(bytes))
     }
 
+    /// The head from its start line to the empty line.
+    fn raw<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
+        field::span(bytes, self.start, self.end.saturating_sub(self.start))
+    }
+
     /// The offset of line `index` of the fields; the line behind the last is
     /// the empty one.
     fn line_start(&self, index: usize) -> u32 {

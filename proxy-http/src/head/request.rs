@@ -90,11 +90,7 @@ pub struct RequestHead<'p, 'b> {
 impl<'p, 'b> RequestHead<'p, 'b> {
     /// The bytes of the head, from the method to the empty line.
     pub fn raw(&self) -> &'b [u8] {
-        span(
-            self.bytes,
-            self.table.start,
-            self.table.end - self.table.start,
-        )
+        self.table.raw(self.bytes)
     }
 
     /// The method as received, a token of 1 to 32 bytes; methods have case.
@@ -184,7 +180,8 @@ impl<'p, 'b> RequestHead<'p, 'b> {
         table.named(name, bytes)
     }
 
-    /// How the body ends; never [`Framing::UntilClose`].
+    /// How the body ends; never [`Framing::UntilClose`], and without a body for
+    /// CONNECT.
     pub fn framing(&self) -> Framing {
         self.table.body
     }
@@ -337,6 +334,11 @@ impl StartLine for RequestLine {
         self.check_host(table, bytes)?;
         table.options = Options::read(table, bytes)?;
         table.body = framing::of_request(table, bytes)?;
+        // RFC 9110 section 9.3.6: whether such bytes would be content or the
+        // tunnel's first is for nobody to guess.
+        if self.kind == RequestKind::Connect && table.body.has_body() {
+            return Err(HeadError::ConnectBody);
+        }
         Ok(())
     }
 }

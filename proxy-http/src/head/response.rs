@@ -90,11 +90,7 @@ pub struct ResponseHead<'p, 'b> {
 impl<'p, 'b> ResponseHead<'p, 'b> {
     /// The bytes of the head, from the version to the empty line.
     pub fn raw(&self) -> &'b [u8] {
-        span(
-            self.bytes,
-            self.table.start,
-            self.table.end - self.table.start,
-        )
+        self.table.raw(self.bytes)
     }
 
     /// The status code, 100 to 599.

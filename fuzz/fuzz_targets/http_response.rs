@@ -1,0 +1,8 @@
+//! Response heads: any cut gives the same result, an independent parser agrees,
+//! and what is forwarded has one reading.
+#![no_main]
+
+#[path = "../../proxy-http/tests/wire_support/mod.rs"]
+mod wire_support;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| wire_support::response(input));

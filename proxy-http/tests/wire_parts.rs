@@ -1,0 +1,302 @@
+//! Bodies moved unseen, credentials, the proxy's own answers, and the CONNECT
+//! client.
+
+use bytes::BytesMut;
+use proxy_core::{ConnectErrorKind, Credentials, Denial, Handshake, Status, Step, Target};
+use proxy_http::{
+    BodyFramer, ConnectHandshake, Framing, HeadError, HeadLimits, Persist, Reply, RequestKind,
+    ResponseParser, TunnelError, auth,
+};
+
+#[test]
+fn opaque_bytes_may_be_moved_unseen() {
+    let mut body = BodyFramer::new(Framing::Length(10));
+    let seen = body.advance(b"abc").expect("data");
+    assert_eq!((seen.len, seen.end, seen.opaque), (3, false, 7));
+    body.skip(5);
+    assert_eq!(
+        (body.opaque(), body.is_over(), body.may_end_here()),
+        (2, false, false)
+    );
+    let seen = body.advance(b"jkNEXT").expect("data");
+    assert_eq!((seen.len, seen.end, seen.opaque), (2, true, 0));
+
+    let mut body = BodyFramer::new(Framing::Chunked);
+    let seen = body.advance(b"10\r\nab").expect("a chunk");
+    assert_eq!((seen.len, seen.opaque), (6, 14));
+    body.skip(14);
+    assert_eq!(body.opaque(), 0);
+    body.skip(3);
+    let seen = body.advance(b"\r\n0\r\n\r\nNEXT").expect("the end");
+    assert_eq!((seen.len, seen.end), (7, true));
+}
+
+#[test]
+fn p15_p16_who_may_end_with_the_connection() {
+    let mut body = BodyFramer::new(Framing::UntilClose);
+    let seen = body.advance(b"abc").expect("data");
+    assert_eq!((seen.len, seen.end, seen.opaque), (3, false, u64::MAX));
+    assert!(body.may_end_here());
+    for (framing, input) in [
+        (Framing::Length(4), &b"abc"[..]),
+        (Framing::Chunked, b""),
+        (Framing::Chunked, b"3\r\nabc\r\n"),
+        (Framing::Chunked, b"3\r\nabc\r\n0\r\n"),
+        (Framing::Chunked, b"0\r\nX: y\r\n"),
+    ] {
+        let mut body = BodyFramer::new(framing);
+        body.advance(input).expect("a beginning");
+        assert!(!body.may_end_here(), "{framing:?} {input:?}");
+    }
+    assert!(BodyFramer::new(Framing::None).is_over());
+    assert!(BodyFramer::new(Framing::Length(0)).is_over());
+}
+
+#[test]
+fn p17_content_comes_out_of_its_chunks() {
+    let input = b"3;x\r\nabc\r\n2\r\nde\r\n0\r\nT: u\r\n\r\nNEXT";
+    let mut body = BodyFramer::new(Framing::Chunked);
+    let (mut rest, mut content) = (&input[..], Vec::new());
+    while !body.is_over() {
+        let found = body.payload(rest).expect("well-formed");
+        content.extend_from_slice(&rest[found.range]);
+        rest = &rest[found.used..];
+    }
+    assert_eq!((&content[..], rest), (&b"abcde"[..], &b"NEXT"[..]));
+}
+
+#[test]
+fn basic_credentials() {
+    let mut scratch = [0; 16];
+    for (value, user, password) in [
+        ("Basic dTpw", "u", "p"),
+        ("bAsIc dTpw", "u", "p"),
+        ("Basic    dTpw", "u", "p"),
+        ("Basic dTpwOnE=", "u", "p:q"),
+        ("Basic dTpwOnE", "u", "p:q"),
+        ("Basic OnA=", "", "p"),
+        ("Basic dTo=", "u", ""),
+        ("Basic Og==", "", ""),
+        ("Basic w7w6w6k=", "\u{fc}", "\u{e9}"),
+    ] {
+        let found = auth::basic(value.as_bytes(), &mut scratch)
+            .expect(value)
+            .expect("basic");
+        assert_eq!(
+            (found.user, found.password),
+            (user.as_bytes(), password.as_bytes()),
+            "{value}"
+        );
+    }
+    for value in [
+        "Bearer dTpw",
+        "Basicx dTpw",
+        "",
+        "Digest username=\"u\"",
+        "Bas ic",
+    ] {
+        assert_eq!(
+            auth::basic(value.as_bytes(), &mut scratch),
+            Ok(None),
+            "{value}"
+        );
+    }
+    for value in [
+        "Basic",
+        "Basic ",
+        "Basic !",
+        "Basic dTpw dTpw",
+        "Basic dTpw=x",
+        "Basic dXA=",
+        "Basic dTpwAA==",
+        "Basic ADp1",
+        "Basic dTpwCg==",
+        "Basic dTpwfw==",
+        "Basic dTpw,",
+        "Basic dTpwcHBwcHBwcHBwcHBwcHBwcHA=",
+    ] {
+        let found = auth::basic(value.as_bytes(), &mut scratch);
+        assert_eq!(found, Err(HeadError::Credentials), "{value}");
+    }
+}
+
+fn shown(reply: Reply<'_>) -> String {
+    let mut out = BytesMut::new();
+    reply.encode(&mut out);
+    String::from_utf8(out.to_vec()).expect("text")
+}
+
+#[test]
+fn p26_a_challenge_has_a_length_and_a_way_to_go_on() {
+    let reply = Reply::denied(Denial::Challenge).challenge("a \"b\\c\r\n");
+    assert_eq!(
+        shown(reply),
+        "HTTP/1.1 407 Proxy Authentication Required\r\nContent-Type: text/plain\r\n\
+         Content-Length: 34\r\n\
+         Proxy-Authenticate: Basic realm=\"a \\\"b\\\\c\", charset=\"UTF-8\"\r\n\r\n\
+         407 Proxy Authentication Required\n"
+    );
+    let closing = shown(reply.persist(Persist::Close));
+    assert!(closing.contains("\r\nConnection: close\r\n"), "{closing}");
+    let head_only = shown(reply.head_only(true));
+    assert!(head_only.contains("Content-Length: 34\r\n") && head_only.ends_with("\r\n\r\n"));
+}
+
+#[test]
+fn every_reply_is_a_response_of_its_stated_length() {
+    for status in [
+        200, 400, 403, 407, 408, 414, 418, 431, 501, 502, 503, 504, 505, 508, 599,
+    ] {
+        let text = shown(
+            Reply::new(status)
+                .persist(Persist::KeepAlive)
+                .error("x")
+                .proxy("p"),
+        );
+        let mut parser = ResponseParser::new(HeadLimits::default());
+        let Ok(Status::Complete(head, used)) = parser.parse(text.as_bytes()) else {
+            panic!("{text}");
+        };
+        assert_eq!(head.status(), status);
+        let framing = head.framing(RequestKind::Other);
+        assert_eq!(framing, Framing::Length((text.len() - used) as u64));
+        assert_eq!(head.get("proxy-status"), Some(&b"p; error=x"[..]));
+    }
+}
+
+#[test]
+fn failures_have_one_status_each() {
+    use ConnectErrorKind as Kind;
+    for (kind, status, error) in [
+        (Kind::Exhausted, 503, "connection_limit_reached"),
+        (Kind::Forbidden, 403, "destination_ip_prohibited"),
+        (Kind::Loop, 508, "proxy_loop_detected"),
+        (Kind::NameNotFound, 502, "dns_error"),
+        (Kind::NameUnavailable, 502, "dns_error"),
+        (Kind::Other, 502, "destination_unavailable"),
+        (Kind::Parent, 502, "http_protocol_error"),
+        (Kind::Refused, 502, "connection_refused"),
+        (Kind::Reset, 502, "connection_terminated"),
+        (Kind::TimedOut, 504, "connection_timeout"),
+        (Kind::Tls, 502, "tls_protocol_error"),
+        (Kind::Unreachable, 502, "destination_ip_unroutable"),
+    ] {
+        let reply = Reply::connect_failed(kind);
+        assert_eq!(
+            (reply.status(), reply.proxy_error()),
+            (status, Some(error)),
+            "{kind}"
+        );
+    }
+    for (denial, status) in [
+        (Denial::Busy, 503),
+        (Denial::Challenge, 407),
+        (Denial::Forbid, 403),
+        (Denial::Unroutable, 502),
+    ] {
+        assert_eq!(Reply::denied(denial).status(), status, "{denial:?}");
+    }
+    assert_eq!(Reply::bad_response().status(), 502);
+    let refused = Reply::bad_request(HeadError::Version);
+    assert!(shown(refused).starts_with("HTTP/1.1 505 HTTP Version Not Supported\r\n"));
+    assert!(shown(refused).contains("Connection: close\r\n"));
+    assert!(
+        !shown(Reply::connect_failed(Kind::Loop).proxy("not a token")).contains("Proxy-Status")
+    );
+}
+
+fn handshake() -> (ConnectHandshake<'static>, BytesMut) {
+    let target = Target::parse("[2001:db8::1]:443", None).expect("a target");
+    let mut handshake = ConnectHandshake::new(target);
+    let mut out = BytesMut::new();
+    let first = handshake.advance(b"", &mut out);
+    assert_eq!(
+        first,
+        Ok(Step {
+            consumed: 0,
+            done: None
+        })
+    );
+    (handshake, out)
+}
+
+fn answered(answer: &[u8]) -> Result<Step<()>, TunnelError> {
+    let (mut handshake, mut out) = handshake();
+    handshake.advance(answer, &mut out)
+}
+
+#[test]
+fn p38_a_parent_is_asked_with_brackets() {
+    let (_, out) = handshake();
+    assert_eq!(
+        &out[..],
+        b"CONNECT [2001:db8::1]:443 HTTP/1.1\r\nHost: [2001:db8::1]:443\r\n\r\n"
+    );
+}
+
+#[test]
+fn p24_a_parent_gets_its_own_login() {
+    let login = Credentials {
+        user: b"u",
+        password: b"p:q",
+    };
+    let target = Target::parse("h:1", None).expect("a target");
+    let mut handshake = ConnectHandshake::new(target).login(login);
+    let mut out = BytesMut::new();
+    handshake.advance(b"", &mut out).expect("asks");
+    assert_eq!(
+        &out[..],
+        b"CONNECT h:1 HTTP/1.1\r\nHost: h:1\r\nProxy-Authorization: Basic dTpwOnE=\r\n\r\n"
+    );
+    assert!(!format!("{handshake:?}").contains("p:q"));
+}
+
+#[test]
+fn p41_p42_framing_on_a_2xx_means_nothing() {
+    for answer in [
+        "HTTP/1.1 200 OK\r\n\r\n",
+        "HTTP/1.0 200 Connection established\r\n\r\n",
+        "HTTP/1.1 200\r\n\r\n",
+        "HTTP/1.1 204 X\r\nContent-Length: 5\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: gzip\r\nContent-Length: x\r\n\r\n",
+        "HTTP/1.1 103 Early\r\n\r\nHTTP/1.1 100 Go\r\n\r\nHTTP/1.1 200 OK\r\n\r\n",
+    ] {
+        let early = format!("{answer}HTTP/1.1 500 early bytes\r\n\r\n");
+        let step = Step {
+            consumed: answer.len(),
+            done: Some(()),
+        };
+        assert_eq!(answered(early.as_bytes()), Ok(step), "{answer:?}");
+    }
+}
+
+#[test]
+fn refusals_of_a_parent_carry_its_status() {
+    for (answer, error) in [
+        (
+            "HTTP/1.1 407 No\r\nContent-Length: 0\r\n\r\n",
+            TunnelError::Refused(407),
+        ),
+        ("HTTP/1.0 503 No\r\n\r\n", TunnelError::Refused(503)),
+        ("HTTP/1.1 302 No\r\n\r\n", TunnelError::Refused(302)),
+        ("HTTP/1.1 101 X\r\n\r\n", TunnelError::Refused(101)),
+        ("SSH-2.0\r\n", TunnelError::Malformed(HeadError::StatusLine)),
+        (
+            "HTTP/1.1 200 OK\n\n",
+            TunnelError::Malformed(HeadError::LineEnd),
+        ),
+    ] {
+        assert_eq!(answered(answer.as_bytes()), Err(error), "{answer:?}");
+    }
+    let endless = "HTTP/1.1 100 Continue\r\n\r\n".repeat(17);
+    assert_eq!(answered(endless.as_bytes()), Err(TunnelError::Refused(100)));
+    let large = format!(
+        "HTTP/1.1 200 OK\r\nX: {}",
+        "x".repeat(ConnectHandshake::MAX_HEAD)
+    );
+    assert_eq!(
+        answered(large.as_bytes()),
+        Err(TunnelError::Malformed(HeadError::TooLarge))
+    );
+}
