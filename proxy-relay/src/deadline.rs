@@ -420,20 +420,40 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_drain_wakes_once() {
+        let leader = tokio::spawn(expire(Deadline::new(Stop::never())));
+        tokio::task::yield_now().await;
         let stop = Stop::new();
         let mut deadline = Deadline::new(stop.clone());
-        let mut polls = 0;
+        let polls = Arc::new(AtomicU32::new(0));
+        let counter = Arc::clone(&polls);
+        // Follows the leader, so each poll but the first is a wake.
+        let follower = tokio::spawn(poll_fn(move |cx| {
+            counter.fetch_add(1, Ordering::Relaxed);
+            deadline.poll(cx)
+        }));
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(polls.load(Ordering::Relaxed), 1, "woken without a cause");
         stop.drain();
-        tokio::time::timeout(
-            Duration::from_secs(10),
-            tokio::spawn(poll_fn(move |cx| {
-                // Follows another leader, so each poll is a wake.
-                polls += 1;
-                assert!(polls < 60, "woken at every tick");
-                deadline.poll(cx).map(drop)
-            })),
-        )
-        .await
-        .expect_err("a drain alone is not the end");
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(polls.load(Ordering::Relaxed), 2, "woken once by the drain");
+        stop.stop(End::Drained);
+        let expired = follower.await.expect("no panic");
+        assert_eq!(expired, Expired::Stopped(End::Drained));
+        leader.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_limit_caps_every_renewal() {
+        let mut deadline = Deadline::new(Stop::never());
+        let limit = deadline.after(secs(5));
+        let start = Instant::now();
+        while !deadline.is_past(limit) {
+            deadline.set_within(secs(2), limit);
+            let expired = poll_fn(|cx| deadline.poll(cx));
+            let _ = tokio::time::timeout(Duration::from_secs(1), expired).await;
+        }
+        assert!(deadline.has_elapsed());
+        assert!(start.elapsed() >= Duration::from_secs(5));
+        assert!(start.elapsed() <= Duration::from_secs(5) + 2 * TICK);
     }
 }

@@ -102,20 +102,23 @@ impl<K: Eq + Hash, S: Transport> Pool<K, S> {
     }
 
     /// Keeps `stream` for a later taker; closes it when a cap is reached.
-    pub fn give(&mut self, key: K, stream: S) {
-        if self.len >= self.total {
+    ///
+    /// What it closes at once is reset: nothing is under way on an idle stream,
+    /// and closed in order each would block a local port for a minute.
+    pub fn give(&mut self, key: K, mut stream: S) {
+        // Keys whose streams are all lent stay, but not without bound.
+        if self.len >= self.total || self.idle.len() > 2 * self.total {
             self.sweep();
         }
-        if self.len >= self.total {
-            return;
-        }
+        let room = self.len < self.total;
         let idle = self.idle.entry(key).or_default();
-        if idle.len() >= self.per_key {
-            return;
+        if room && idle.len() < self.per_key {
+            let since = Tick::now();
+            idle.push(Idle { stream, since });
+            self.len += 1;
+        } else {
+            stream.abort();
         }
-        let since = Tick::now();
-        idle.push(Idle { stream, since });
-        self.len += 1;
     }
 
     /// Closes the streams that lay idle for too long or ended meanwhile.

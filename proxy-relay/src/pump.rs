@@ -214,14 +214,15 @@ impl Pump {
         mut bytes: &[u8],
     ) -> Result<bool, PumpError> {
         while !bytes.is_empty() {
-            match self.poll_write(cx, to, bytes)? {
-                Poll::Ready(n) => bytes = &bytes[n..],
-                Poll::Pending => {
-                    self.held = Held::Spill(Spill::new(bytes));
-                    return Ok(false);
-                }
-            }
+            let Poll::Ready(written) = poll_write(cx, to, bytes) else {
+                self.held = Held::Spill(Spill::new(bytes));
+                return Ok(false);
+            };
+            let n = written?;
+            self.moved += n as u64;
+            bytes = &bytes[n..];
         }
+        self.unflushed = true;
         Ok(true)
     }
 
@@ -230,36 +231,16 @@ impl Pump {
         cx: &mut Context<'_>,
         to: &mut B,
     ) -> Poll<Result<(), PumpError>> {
-        // Taken out, so that the counters can be changed; the box does not move.
-        while let Held::Spill(mut spill) = std::mem::take(&mut self.held) {
-            let written = self.poll_write(cx, to, spill.bytes());
-            if let Ok(Poll::Ready(n)) = written {
-                spill.consume(n);
+        while let Held::Spill(spill) = &mut self.held {
+            let n = ready!(poll_write(cx, to, spill.bytes()))?;
+            self.moved += n as u64;
+            self.unflushed = true;
+            spill.consume(n);
+            if spill.bytes().is_empty() {
+                self.held = Held::Nothing;
             }
-            if !spill.bytes().is_empty() {
-                self.held = Held::Spill(spill);
-            }
-            ready!(written?);
         }
         Poll::Ready(Ok(()))
-    }
-
-    fn poll_write<B: Transport + ?Sized>(
-        &mut self,
-        cx: &mut Context<'_>,
-        to: &mut B,
-        bytes: &[u8],
-    ) -> Result<Poll<usize>, PumpError> {
-        match Pin::new(to).poll_write(cx, bytes) {
-            Poll::Ready(Ok(0)) => Err(PumpError::Write(io::ErrorKind::WriteZero)),
-            Poll::Ready(Ok(n)) => {
-                self.moved += n as u64;
-                self.unflushed = true;
-                Ok(Poll::Ready(n))
-            }
-            Poll::Ready(Err(error)) => Err(PumpError::write(error)),
-            Poll::Pending => Ok(Poll::Pending),
-        }
     }
 
     /// Before waiting for the source: nothing may stay behind in the
@@ -296,7 +277,6 @@ impl Pump {
             Some(pipe) => {
                 self.held = Held::Pipe(pipe);
                 self.mode = Mode::Splice(splicing);
-                self.poor = 0;
                 true
             }
             None => false,
@@ -310,6 +290,7 @@ impl Pump {
         }
         self.mode = mode;
         self.bulk = 0;
+        self.poor = 0;
     }
 
     /// Splices until the source blocks or ends, or copying pays.
@@ -457,6 +438,18 @@ enum Stage {
     Flush,
     Shutdown,
     Done,
+}
+
+fn poll_write<B: Transport + ?Sized>(
+    cx: &mut Context<'_>,
+    to: &mut B,
+    bytes: &[u8],
+) -> Poll<Result<usize, PumpError>> {
+    match ready!(Pin::new(to).poll_write(cx, bytes)) {
+        Ok(0) => Poll::Ready(Err(PumpError::Write(io::ErrorKind::WriteZero))),
+        Ok(n) => Poll::Ready(Ok(n)),
+        Err(error) => Poll::Ready(Err(PumpError::write(error))),
+    }
 }
 
 /// Yields once the poll has moved its share, so that one endless stream does

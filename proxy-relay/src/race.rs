@@ -27,10 +27,12 @@ where
     let mut next = pin!(tokio::time::sleep(Duration::ZERO));
     poll_fn(|cx| {
         loop {
+            let before = running.len();
             if let Poll::Ready(done) = poll_all(&mut running, &mut error, cx) {
                 return Poll::Ready(Ok(done));
             }
-            if !running.is_empty() && next.as_mut().poll(cx).is_pending() {
+            let waits = !running.is_empty() && running.len() == before;
+            if waits && next.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
             }
             match waiting.next() {
@@ -104,8 +106,8 @@ fn rank(kind: ConnectErrorKind) -> u8 {
         ConnectErrorKind::Refused => 4,
         ConnectErrorKind::Reset => 3,
         ConnectErrorKind::TimedOut => 2,
-        ConnectErrorKind::Unreachable => 1,
-        _ => 0,
+        ConnectErrorKind::Unreachable => 0,
+        _ => 1,
     }
 }
 

@@ -112,8 +112,8 @@ impl<A: Transport + ?Sized, B: Transport + ?Sized> Relay<'_, A, B> {
     /// Passes a failure on to the other side; `source` is the side that the
     /// failed direction reads from.
     fn fail(&mut self, error: PumpError, source: Side) -> End {
-        let reading = !matches!(error, PumpError::Write(_));
-        if reading == (source == Side::Client) {
+        let by_source = !matches!(error, PumpError::Write(_));
+        if by_source == (source == Side::Client) {
             self.upstream.abort();
             End::ClientReset
         } else {

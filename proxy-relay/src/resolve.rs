@@ -28,7 +28,7 @@ type Answer = Result<Arc<[IpAddr]>, ConnectError>;
 
 async fn ask(name: &str) -> Answer {
     let found = tokio::net::lookup_host((name, 0)).await;
-    let found = found.map_err(|error| failure(&error))?;
+    let found = found.map_err(failure)?;
     let mut addresses: Vec<IpAddr> = Vec::new();
     for address in found {
         if !addresses.contains(&address.ip()) {
@@ -48,10 +48,10 @@ fn never_exists(name: &str) -> bool {
     tld.eq_ignore_ascii_case("invalid")
 }
 
-fn failure(error: &io::Error) -> ConnectError {
+fn failure(error: io::Error) -> ConnectError {
     if error.raw_os_error().is_some() {
         // Not an answer: the process is out of descriptors, say.
-        return io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(0)).into();
+        return error.into();
     }
     // The standard library keeps the resolver's code only in the text.
     let text = error.to_string();

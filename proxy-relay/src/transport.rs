@@ -97,14 +97,18 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
 /// Race it against work that would be in vain then, such as dialling for a
 /// client. An orderly end of the peer's direction is no reset and does not
 /// count. Cancel safe; reads nothing.
-pub async fn vanished<S: Transport + ?Sized>(stream: &S) {
-    let gone = match stream.socket() {
-        Some(Socket::Tcp(socket)) => socket.ready(Interest::ERROR).await,
-        Some(Socket::Unix(socket)) => socket.ready(Interest::ERROR).await,
-        None => return std::future::pending().await,
-    };
-    // The only error, a runtime that shuts down, ends the wait as well.
-    drop(gone);
+pub fn vanished<S: Transport + ?Sized>(stream: &S) -> impl Future<Output = ()> {
+    // Held instead of the stream, which need not be `Sync` for the future to be `Send`.
+    let socket = stream.socket();
+    async move {
+        let gone = match socket {
+            Some(Socket::Tcp(socket)) => socket.ready(Interest::ERROR).await,
+            Some(Socket::Unix(socket)) => socket.ready(Interest::ERROR).await,
+            None => return std::future::pending().await,
+        };
+        // The only error, a runtime that shuts down, ends the wait as well.
+        drop(gone);
+    }
 }
 
 /// Costs no system call while the runtime knows that nothing came.

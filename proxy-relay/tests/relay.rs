@@ -1,0 +1,364 @@
+//! Tunnels over loopback sockets: half-close, resets, early bytes, backpressure.
+
+mod support;
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use proxy_core::{End, Stop};
+use proxy_relay::{Lent, RelayOptions, RelayReport, Transport, lent, relay};
+use support::{How, Maybe, check_noise, expect_end, expect_reset, pair, send_noise, until, within};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+
+/// A client and an origin with a relay between them.
+struct Line {
+    client: TcpStream,
+    origin: TcpStream,
+    relay: JoinHandle<RelayReport>,
+    polls: Arc<AtomicU32>,
+}
+
+impl Line {
+    async fn new(how: How) -> Self {
+        Self::with(how, &RelayOptions::default()).await
+    }
+
+    async fn with(how: How, options: &RelayOptions) -> Self {
+        let (client, near) = pair().await;
+        let (far, origin) = pair().await;
+        let options = options.clone();
+        let (mut near, mut far) = (Maybe::new(near, how), Maybe::new(far, how));
+        let polls = Arc::new(AtomicU32::new(0));
+        let counter = Arc::clone(&polls);
+        let relay = tokio::spawn(async move {
+            let mut relay = relay(&mut near, &mut far, &options);
+            poll_fn(|cx| {
+                counter.fetch_add(1, Ordering::Relaxed);
+                Pin::new(&mut relay).poll(cx)
+            })
+            .await
+        });
+        Self {
+            client,
+            origin,
+            relay,
+            polls,
+        }
+    }
+
+    /// Seen from who closes first.
+    fn ends(&mut self, first: End) -> (&mut TcpStream, &mut TcpStream) {
+        match first {
+            End::ClientFinished => (&mut self.client, &mut self.origin),
+            _ => (&mut self.origin, &mut self.client),
+        }
+    }
+
+    async fn report(self) -> RelayReport {
+        within(10, self.relay)
+            .await
+            .expect("relay ends")
+            .expect("no panic")
+    }
+}
+
+/// Waits until the destination is full.
+async fn until_held() {
+    until("held bytes", || lent() != Lent::default()).await;
+}
+
+const BULK: usize = 6 << 20;
+
+async fn half_close(first: End, pending: usize, how: How) {
+    let mut line = Line::new(how).await;
+    let (closer, other) = line.ends(first);
+    let sending = async {
+        send_noise(closer, 1, pending).await.expect("send");
+        closer.shutdown().await.expect("shutdown");
+    };
+    let reading = async {
+        if pending > 0 {
+            until_held().await;
+        }
+        let spliced = check_noise(other, 1, pending).await;
+        assert_eq!(spliced, how == How::Splice && pending > 0, "{how:?}");
+        expect_end(other).await;
+    };
+    tokio::join!(sending, reading);
+    // The reverse direction runs on.
+    for round in 0..3 {
+        send_noise(other, 2 + round, 100_001).await.expect("send");
+        check_noise(closer, 2 + round, 100_001).await;
+    }
+    other.shutdown().await.expect("shutdown");
+    expect_end(closer).await;
+    let report = line.report().await;
+    let back = 3 * 100_001;
+    let (up, down) = match first {
+        End::ClientFinished => (pending as u64, back),
+        _ => (back, pending as u64),
+    };
+    assert_eq!((report.up, report.down, report.end), (up, down, first));
+    assert_eq!(lent(), Lent::default());
+}
+
+#[tokio::test]
+async fn p44_half_close_keeps_the_other_direction() {
+    for first in [End::ClientFinished, End::OriginFinished] {
+        for how in [How::Copy, How::Splice] {
+            for pending in [0, BULK] {
+                half_close(first, pending, how).await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_reset_of_the_client_reaches_the_origin() {
+    for how in [How::Copy, How::Splice] {
+        let mut line = Line::new(how).await;
+        line.client.write_all(b"half a word").await.expect("write");
+        let mut got = [0; 11];
+        line.origin.read_exact(&mut got).await.expect("read");
+        line.client.abort();
+        drop(std::mem::replace(&mut line.client, pair().await.0));
+        expect_reset(&mut line.origin).await;
+        let report = line.report().await;
+        assert_eq!((report.up, report.end), (11, End::ClientReset));
+    }
+}
+
+#[tokio::test]
+async fn a_reset_of_the_origin_reaches_the_client_behind_its_data() {
+    for how in [How::Copy, How::Splice] {
+        let mut line = Line::new(how).await;
+        line.origin.write_all(b"half a word").await.expect("write");
+        let mut got = [0; 11];
+        line.client.read_exact(&mut got).await.expect("read");
+        line.origin.abort();
+        drop(std::mem::replace(&mut line.origin, pair().await.0));
+        expect_reset(&mut line.client).await;
+        let report = line.report().await;
+        assert_eq!((report.down, report.end), (11, End::OriginReset));
+    }
+}
+
+#[tokio::test]
+async fn a_reset_in_mid_stream_keeps_the_counts() {
+    for how in [How::Copy, How::Splice] {
+        let mut line = Line::new(how).await;
+        let sending = async {
+            let sent = send_noise(&mut line.origin, 5, BULK).await;
+            let error = sent.expect_err("the reset comes through");
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+        };
+        let reading = async {
+            until_held().await;
+            check_noise(&mut line.client, 5, 1_000_003).await;
+            line.client.abort();
+            drop(std::mem::replace(&mut line.client, pair().await.0));
+        };
+        within(10, async { tokio::join!(sending, reading) })
+            .await
+            .expect("both end");
+        let report = line.report().await;
+        assert_eq!((report.up, report.end), (0, End::ClientReset));
+        assert!(report.down >= 1_000_003 && report.down < BULK as u64);
+        assert_eq!(lent(), Lent::default());
+    }
+}
+
+#[tokio::test]
+async fn p41_early_bytes_go_first_both_ways() {
+    let (mut client, mut near) = pair().await;
+    let (mut far, mut origin) = pair().await;
+    let task = tokio::spawn(async move {
+        let options = RelayOptions::default();
+        relay(&mut near, &mut far, &options)
+            .early(b"early up, ", b"early down, ")
+            .await
+    });
+    client.write_all(b"late up").await.expect("write");
+    origin.write_all(b"late down").await.expect("write");
+    client.shutdown().await.expect("shutdown");
+    origin.shutdown().await.expect("shutdown");
+    let (mut up, mut down) = (String::new(), String::new());
+    origin.read_to_string(&mut up).await.expect("read");
+    client.read_to_string(&mut down).await.expect("read");
+    assert_eq!(
+        (&*up, &*down),
+        ("early up, late up", "early down, late down")
+    );
+    let report = task.await.expect("no panic");
+    assert_eq!(
+        (report.up, report.down),
+        (up.len() as u64, down.len() as u64)
+    );
+}
+
+#[tokio::test]
+async fn p34_a_slow_reader_stops_the_sender() {
+    for how in [How::Copy, How::Splice] {
+        let mut line = Line::new(how).await;
+        let mut sent = 0;
+        let block = vec![7; 64 * 1024];
+        // The sender blocks for good: everything is full.
+        while let Some(written) = within(1, line.origin.write(&block)).await {
+            sent += written.expect("write");
+            assert!(sent < BULK, "takes without bound");
+        }
+        let held = lent();
+        assert_eq!(held.spills + held.pipes, 1, "{how:?}");
+        line.origin.shutdown().await.expect("shutdown");
+        let mut all = Vec::new();
+        line.client.read_to_end(&mut all).await.expect("read");
+        assert_eq!(all.len(), sent);
+        line.client.shutdown().await.expect("shutdown");
+        assert_eq!(line.report().await.down, sent as u64);
+    }
+}
+
+#[tokio::test]
+async fn both_directions_at_once() {
+    for how in [How::Copy, How::Splice] {
+        let Line {
+            client,
+            origin,
+            relay,
+            ..
+        } = Line::new(how).await;
+        let exchange = |mut stream: TcpStream, own: u64, other: u64| async move {
+            let (mut read, mut write) = stream.split();
+            let sending = async {
+                send_noise(&mut write, own, BULK).await.expect("send");
+                write.shutdown().await.expect("shutdown");
+            };
+            let reading = async {
+                check_noise(&mut read, other, BULK).await;
+                expect_end(&mut read).await;
+            };
+            tokio::join!(sending, reading);
+        };
+        tokio::join!(exchange(client, 1, 2), exchange(origin, 2, 1));
+        let report = within(10, relay).await.expect("ends").expect("no panic");
+        assert_eq!((report.up, report.down), (BULK as u64, BULK as u64));
+    }
+}
+
+#[tokio::test]
+async fn idle_tunnels_hold_nothing() {
+    let mut lines = Vec::new();
+    for _ in 0..1000 {
+        let mut line = Line::new(How::Splice).await;
+        line.client.write_all(&[1; 500]).await.expect("write");
+        line.origin.read_exact(&mut [0; 500]).await.expect("read");
+        line.origin.write_all(&[2; 500]).await.expect("write");
+        line.client.read_exact(&mut [0; 500]).await.expect("read");
+        lines.push(line);
+    }
+    assert_eq!(lent(), Lent::default());
+    // Also after a burst that was spliced.
+    for line in lines.iter_mut().step_by(100) {
+        let sending = async { send_noise(&mut line.origin, 3, BULK).await.expect("send") };
+        let reading = async {
+            until_held().await;
+            assert!(
+                check_noise(&mut line.client, 3, BULK).await,
+                "never spliced"
+            );
+        };
+        tokio::join!(sending, reading);
+    }
+    until("all given back", || lent() == Lent::default()).await;
+    for line in &lines {
+        assert!(!line.relay.is_finished());
+    }
+}
+
+#[tokio::test]
+async fn spliced_and_then_chatty() {
+    let mut line = Line::new(How::Splice).await;
+    for _ in 0..3 {
+        let sending = async { send_noise(&mut line.origin, 4, BULK).await.expect("send") };
+        let reading = async {
+            until_held().await;
+            assert!(
+                check_noise(&mut line.client, 4, BULK).await,
+                "never spliced"
+            );
+        };
+        tokio::join!(sending, reading);
+        for n in 0..20 {
+            line.origin.write_all(&[n; 100]).await.expect("write");
+            let mut got = [0; 100];
+            line.client.read_exact(&mut got).await.expect("read");
+            assert_eq!(got, [n; 100]);
+        }
+    }
+    line.client.shutdown().await.expect("shutdown");
+    line.origin.shutdown().await.expect("shutdown");
+    assert_eq!(line.report().await.down, 3 * (BULK as u64 + 2000));
+}
+
+#[tokio::test]
+async fn a_cut_in_mid_stream_is_no_orderly_end() {
+    for how in [How::Copy, How::Splice] {
+        let stop = Stop::new();
+        let mut options = RelayOptions::default();
+        options.stop(stop.clone());
+        let mut line = Line::with(how, &options).await;
+        let sending = async {
+            let _ = send_noise(&mut line.origin, 6, BULK).await;
+        };
+        let reading = async {
+            until_held().await;
+            stop.stop(End::Drained);
+            expect_reset(&mut line.client).await;
+        };
+        within(10, async { tokio::join!(sending, reading) })
+            .await
+            .expect("both end");
+        assert_eq!(line.report().await.end, End::Drained);
+    }
+}
+
+#[tokio::test]
+async fn a_stop_ends_a_quiet_tunnel_within_a_second() {
+    let stop = Stop::new();
+    let mut options = RelayOptions::default();
+    options.stop(stop.clone()).idle(None);
+    let mut line = Line::with(How::Splice, &options).await;
+    stop.stop(End::Stopped);
+    within(1, expect_end(&mut line.client))
+        .await
+        .expect("closed");
+    assert_eq!(line.report().await.end, End::Stopped);
+}
+
+#[tokio::test]
+async fn p49_no_busy_loop_at_the_end() {
+    // One direction has ended in splice mode, the other stays open and quiet:
+    // the task must sleep.
+    let mut line = Line::new(How::Splice).await;
+    let sending = async {
+        send_noise(&mut line.origin, 8, BULK).await.expect("send");
+        line.origin.shutdown().await.expect("shutdown");
+    };
+    let reading = async {
+        until_held().await;
+        check_noise(&mut line.client, 8, BULK).await;
+        expect_end(&mut line.client).await;
+    };
+    tokio::join!(sending, reading);
+    let before = line.polls.load(Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    let after = line.polls.load(Ordering::Relaxed);
+    assert!(after - before < 10, "{} polls while quiet", after - before);
+    line.client.shutdown().await.expect("shutdown");
+    assert_eq!(line.report().await.end, End::OriginFinished);
+}
