@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 use bytes::BytesMut;
-use proxy_core::{Ask, Denial, End, Gateway, Operation, Report, Shaping, Target};
+use proxy_core::{Ask, Denial, End, Gateway, Operation, Peer, Report, Shaping, Target};
 use proxy_relay::{Deadline, Expired, Transport};
 use tokio::time::Instant;
 
@@ -12,7 +12,7 @@ use super::connection::{Connection, Known, Next};
 use super::exchange::{Exchange, Fault, Parts, Verdict};
 use super::refuse::Refusal;
 use super::tunnel::Ledger;
-use super::upstream::{Sticky, connect};
+use super::upstream::connect;
 use super::wire::watch;
 use crate::filter::Filter;
 use crate::{HeadError, RequestHead, RequestTarget, auth};
@@ -28,7 +28,7 @@ pub(super) struct Request<'b> {
 
 impl<'b> Request<'b> {
     /// What it asks for, and where.
-    fn question(&self) -> Result<(Operation<'b>, Target<'b>), Refusal> {
+    fn ask(&self, peer: &'b Peer) -> Result<Ask<'b>, Refusal> {
         let operation = match self.head.target() {
             RequestTarget::Authority(_) => Operation::Tunnel,
             RequestTarget::Absolute { scheme, .. } if !scheme.eq_ignore_ascii_case("http") => {
@@ -44,15 +44,12 @@ impl<'b> Request<'b> {
                 return Err(HeadError::Target.into());
             }
         };
-        Ok((operation, self.head.destination()?))
+        Ok(Ask {
+            peer,
+            operation,
+            target: self.head.destination()?,
+        })
     }
-}
-
-/// A request that policy admitted.
-pub(super) struct Admitted<'b, G: Gateway> {
-    request: Request<'b>,
-    ask: Ask<'b>,
-    session: G::Session,
 }
 
 impl<G, F, S> Connection<'_, G, F, S>
@@ -63,80 +60,72 @@ where
     S: Transport,
 {
     /// Answers one request.
+    ///
+    /// What is rare is boxed: the state of this future is part of every idle
+    /// connection.
     pub(super) async fn handle(
         &mut self,
-        request: Request<'_>,
+        request: &Request<'_>,
         exchange: &mut Exchange,
     ) -> Next<G> {
-        let (operation, target) = match request.question() {
-            Ok(question) => question,
-            Err(refusal) => return self.refuse(request, exchange, None, None, refusal).await,
-        };
-        let peer = self.peer;
-        let ask = Ask {
-            peer,
-            operation,
-            target,
-        };
-        if let Err(refusal) = self.identify(request.head).await {
-            return self
-                .refuse(request, exchange, Some(ask), None, refusal)
-                .await;
-        }
-        let session = match self.authorize(&ask).await {
-            Ok(session) => session,
+        let ask = match request.ask(self.peer) {
+            Ok(ask) => ask,
             Err(refusal) => {
-                return self
-                    .refuse(request, exchange, Some(ask), None, refusal)
-                    .await;
+                return Box::pin(self.refuse(request, exchange, None, None, refusal)).await;
             }
         };
-        let admitted = Admitted {
-            request,
-            ask,
-            session,
+        let mut session = match self.admit(request.head, &ask).await {
+            Ok(session) => session,
+            Err(refusal) => {
+                return Box::pin(self.refuse(request, exchange, Some(&ask), None, refusal)).await;
+            }
         };
-        match operation {
-            Operation::Tunnel => self.open_tunnel(admitted, exchange).await,
-            _ => self.forward(admitted, exchange).await,
+        let served = match ask.operation {
+            Operation::Tunnel => Box::pin(self.open_tunnel(ask.target, &mut session)).await,
+            _ => {
+                self.forward(request, ask.target, &mut session, exchange)
+                    .await
+            }
+        };
+        match served {
+            Ok(()) => {}
+            Err(Unserved::Cut(end)) => {
+                self.finish(request, &ask, session, exchange, end);
+                return Next::End(end);
+            }
+            Err(Unserved::Refused(refusal)) => {
+                let session = Some(session);
+                return Box::pin(self.refuse(request, exchange, Some(&ask), session, refusal))
+                    .await;
+            }
         }
+        if ask.operation == Operation::Tunnel || exchange.down.status == SWITCHED {
+            return self.tunnel(request, &ask, session, exchange);
+        }
+        self.finish(request, &ask, session, exchange, End::Completed);
+        if exchange.down.closing {
+            let unread = !exchange.up.is_done() || !exchange.ahead.is_empty();
+            Box::pin(self.hang_up(unread)).await;
+            return Next::End(End::Completed);
+        }
+        Next::Again
     }
 
-    /// Asks who the client is, unless it shows what it showed before.
-    async fn identify(&mut self, head: &RequestHead<'_, '_>) -> Result<(), Refusal> {
-        let shown = head.proxy_authorization();
-        if let Some(known) = &self.known
-            && known.shown.as_deref() == shown
-        {
-            return Ok(());
-        }
-        self.known = None;
-        self.known = Some(self.authenticate(head).await?);
-        Ok(())
-    }
-
-    /// Boxed, so that the scratch for the credentials is not part of every idle
-    /// connection; it happens once for each credentials shown.
-    async fn authenticate(
+    /// Asks policy: who is this, and may they?
+    async fn admit(
         &mut self,
         head: &RequestHead<'_, '_>,
-    ) -> Result<Known<G::Identity>, Refusal> {
-        let (gateway, peer) = (&self.server.gateway, self.peer);
-        let asking = Box::pin(async move {
-            let mut scratch = [0; auth::SCRATCH];
-            let credentials = head
-                .credentials(&mut scratch)
-                .map_err(|_| Denial::Challenge)?;
-            gateway.authenticate(peer, credentials).await
-        });
-        let identity = watch(&mut self.deadline, asking).await??;
-        Ok(Known {
-            identity,
-            shown: head.proxy_authorization().map(Box::from),
-        })
-    }
-
-    async fn authorize(&mut self, ask: &Ask<'_>) -> Result<G::Session, Refusal> {
+        ask: &Ask<'_>,
+    ) -> Result<G::Session, Refusal> {
+        let shown = head.proxy_authorization();
+        if self
+            .known
+            .as_ref()
+            .is_none_or(|known| known.shown.as_deref() != shown)
+        {
+            self.known = None;
+            self.known = Some(Box::pin(self.authenticate(head)).await?);
+        }
         let Some(known) = &self.known else {
             return Err(Denial::Challenge.into());
         };
@@ -144,81 +133,65 @@ where
         Ok(watch(&mut self.deadline, asking).await??)
     }
 
-    /// Forwards a request and its answer.
-    async fn forward(&mut self, mut admitted: Admitted<'_, G>, exchange: &mut Exchange) -> Next<G> {
-        let mut stopper = self.stopper(&admitted.session);
-        loop {
-            let mut sticky = match self.reach(&mut admitted).await {
-                Ok(sticky) => sticky,
-                Err(refusal) => return self.refuse_admitted(admitted, exchange, refusal).await,
-            };
-            let verdict = self
-                .exchange(&mut admitted, exchange, &mut sticky, &mut stopper)
-                .await;
-            let stale = verdict == Verdict::Failed(Fault::OriginGone) && sticky.reused;
-            if stale && exchange.may_repeat(admitted.request.head.method()) {
-                continue;
-            }
-            return match verdict {
-                Verdict::Complete => self.completed(admitted, exchange, sticky).await,
-                Verdict::Upgraded => self.upgraded(admitted, exchange, sticky),
-                Verdict::Failed(fault) => {
-                    drop(sticky);
-                    self.failed(admitted, exchange, fault).await
-                }
-            };
-        }
-    }
-}
-
-impl<G, F, S> Connection<'_, G, F, S>
-where
-    G: Gateway,
-    G::Upstream: Transport,
-    F: Filter<G::Session>,
-    S: Transport,
-{
-    /// The session's own ear for its stop token, if it has one.
-    fn stopper(&self, session: &G::Session) -> Option<Box<Deadline>> {
-        let Shaping { stop, .. } = self.server.gateway.shaping(session);
-        match stop.is_never() {
-            true => None,
-            false => Some(Box::new(Deadline::new(stop))),
-        }
-    }
-
-    /// The connection of the last request if it leads there, else a new one.
-    async fn reach(
+    /// Happens once for each credentials shown.
+    async fn authenticate(
         &mut self,
-        admitted: &mut Admitted<'_, G>,
-    ) -> Result<Sticky<G::Upstream>, Refusal> {
-        let target = admitted.ask.target;
-        if let Some(sticky) = self.upstream.take() {
-            if admitted.ask.operation != Operation::Tunnel && sticky.leads_to(target) {
-                return Ok(sticky);
+        head: &RequestHead<'_, '_>,
+    ) -> Result<Known<G::Identity>, Refusal> {
+        let mut scratch = [0; auth::SCRATCH];
+        let credentials = head
+            .credentials(&mut scratch)
+            .map_err(|_| Denial::Challenge)?;
+        let asking = self.server.gateway.authenticate(self.peer, credentials);
+        Ok(Known {
+            identity: watch(&mut self.deadline, asking).await??,
+            shown: head.proxy_authorization().map(Box::from),
+        })
+    }
+
+    /// Forwards a request and its answer.
+    async fn forward(
+        &mut self,
+        request: &Request<'_>,
+        target: Target<'_>,
+        session: &mut G::Session,
+        exchange: &mut Exchange,
+    ) -> Result<(), Unserved> {
+        let mut stopper = self.stopper(session);
+        loop {
+            if !self.is_linked(target, true) {
+                Box::pin(self.link(target, session)).await?;
             }
-            sticky.recycle(&self.server.gateway);
+            let verdict = self
+                .exchange(request, session, exchange, &mut stopper)
+                .await;
+            let reused = self.settle(exchange, verdict);
+            match verdict {
+                Verdict::Complete | Verdict::Upgraded => return Ok(()),
+                Verdict::Failed(Fault::OriginGone)
+                    if reused && exchange.may_repeat(request.head.method()) => {}
+                Verdict::Failed(fault) => return Err(self.failed(exchange, fault)),
+            }
         }
-        let patience = self.server.pace.connect;
-        let gateway = &self.server.gateway;
-        let session = &mut admitted.session;
-        Ok(connect(gateway, &mut self.deadline, patience, session, target).await?)
     }
 
     async fn exchange(
         &mut self,
-        admitted: &mut Admitted<'_, G>,
+        request: &Request<'_>,
+        session: &mut G::Session,
         exchange: &mut Exchange,
-        sticky: &mut Sticky<G::Upstream>,
         stopper: &mut Option<Box<Deadline>>,
     ) -> Verdict {
+        let Some(upstream) = &mut self.upstream else {
+            return Verdict::Failed(Fault::OriginGone);
+        };
         let mut parts = Parts {
             client: &mut self.client,
-            origin: &mut sticky.stream,
+            origin: &mut upstream.stream,
             filter: &self.server.filter,
-            session: &mut admitted.session,
-            head: admitted.request.head,
-            early: admitted.request.early,
+            session,
+            head: request.head,
+            early: request.early,
             progress: self.server.pace.progress,
         };
         let deadline = &mut self.deadline;
@@ -241,153 +214,160 @@ where
         .await
     }
 
-    async fn completed(
+    /// Opens a CONNECT tunnel. No length and no coding in the answer: what
+    /// follows is the tunnel (RFC 9110 section 9.3.6).
+    async fn open_tunnel(
         &mut self,
-        admitted: Admitted<'_, G>,
-        exchange: &mut Exchange,
-        mut sticky: Sticky<G::Upstream>,
-    ) -> Next<G> {
-        if exchange.down.reusable && exchange.up.is_done() {
-            sticky.reused = true;
-            self.upstream = Some(sticky);
-        } else if exchange.up.is_done() {
+        target: Target<'_>,
+        session: &mut G::Session,
+    ) -> Result<(), Unserved> {
+        self.is_linked(target, false);
+        self.link(target, session).await?;
+        self.say(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            .await
+            .map_err(Unserved::Cut)
+    }
+
+    async fn link(&mut self, target: Target<'_>, session: &mut G::Session) -> Result<(), Unserved> {
+        let server = self.server;
+        let connecting = connect(
+            &server.gateway,
+            &mut self.deadline,
+            server.pace.connect,
+            session,
+            target,
+        );
+        match connecting.await {
+            Ok(sticky) => self.upstream = Some(sticky),
+            Err(unconnected) => return Err(Unserved::Refused(unconnected.into())),
+        }
+        Ok(())
+    }
+}
+
+/// Why a request was not served.
+enum Unserved {
+    /// It ends here; the client sees the cut.
+    Cut(End),
+    /// The client gets an answer.
+    Refused(Refusal),
+}
+
+impl<G, F, S> Connection<'_, G, F, S>
+where
+    G: Gateway,
+    S: Transport,
+    G::Upstream: Transport,
+{
+    /// The session's own ear for its stop token, if it has one.
+    fn stopper(&self, session: &G::Session) -> Option<Box<Deadline>> {
+        let Shaping { stop, .. } = self.server.gateway.shaping(session);
+        match stop.is_never() {
+            true => None,
+            false => Some(Box::new(Deadline::new(stop))),
+        }
+    }
+
+    /// Whether the connection of the last request serves this one too. If not
+    /// it goes back to the gateway.
+    fn is_linked(&mut self, target: Target<'_>, request: bool) -> bool {
+        match self.upstream.take() {
+            Some(sticky) if request && sticky.leads_to(target) => {
+                self.upstream = Some(sticky);
+                true
+            }
+            Some(sticky) => {
+                sticky.recycle(&self.server.gateway);
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// Keeps the origin connection for another request or ends it; says whether
+    /// it had been used before.
+    fn settle(&mut self, exchange: &Exchange, verdict: Verdict) -> bool {
+        let Some(sticky) = &mut self.upstream else {
+            return false;
+        };
+        let reused = std::mem::replace(&mut sticky.reused, true);
+        match verdict {
+            Verdict::Upgraded => return reused,
+            Verdict::Complete if exchange.up.is_done() && exchange.down.reusable => return reused,
             // Both sides have all they wanted; a reset leaves no TIME_WAIT here,
             // which would use up the ports towards a busy origin.
-            sticky.stream.abort();
+            Verdict::Complete if exchange.up.is_done() => sticky.stream.abort(),
+            Verdict::Complete | Verdict::Failed(_) => {}
         }
-        let sent_all = exchange.up.is_done();
-        self.finish(admitted, exchange, End::Completed);
-        match exchange.down.closing {
-            false => Next::Again,
-            true => {
-                self.hang_up(!sent_all || !exchange.ahead.is_empty()).await;
-                Next::End(End::Completed)
-            }
-        }
+        self.upstream = None;
+        reused
     }
 
-    fn upgraded(
-        &mut self,
-        admitted: Admitted<'_, G>,
-        exchange: &mut Exchange,
-        sticky: Sticky<G::Upstream>,
-    ) -> Next<G> {
-        let Admitted {
-            request,
-            ask,
-            session,
-        } = admitted;
-        let mut from_client = std::mem::take(&mut exchange.ahead);
-        let rest = &request.early[exchange.up.used..];
-        if !rest.is_empty() {
-            let later = std::mem::replace(&mut from_client, rest.into());
-            from_client.extend_from_slice(&later);
-        }
-        let Operation::Request { method, path } = ask.operation else {
-            // Only requests are upgraded.
-            return Next::End(End::BadResponse);
-        };
-        Next::Tunnel(
-            sticky.stream,
-            Box::new(Ledger {
-                identity: self.known.take().map(|known| known.identity),
-                session,
-                target: ask.target.into(),
-                upgraded: Some((method.into(), path.into())),
-                status: exchange.down.status,
-                started: request.started,
-                moved: (exchange.up.bytes, exchange.down.bytes),
-                early: (from_client, std::mem::take(&mut exchange.down.surplus)),
-            }),
-        )
-    }
-
-    async fn failed(
-        &mut self,
-        admitted: Admitted<'_, G>,
-        exchange: &mut Exchange,
-        fault: Fault,
-    ) -> Next<G> {
+    fn failed(&mut self, exchange: &Exchange, fault: Fault) -> Unserved {
         if let Some(status) = fault.status()
             && !exchange.down.has_begun()
         {
-            let refusal = Refusal::failed(fault, status);
-            return self.refuse_admitted(admitted, exchange, refusal).await;
+            return Unserved::Refused(Refusal::failed(fault, status));
         }
         if exchange.down.ends_with_connection() {
             // An orderly end would make the answer look complete.
             self.client.abort();
         }
-        self.finish(admitted, exchange, fault.end());
-        Next::End(fault.end())
+        Unserved::Cut(fault.end())
     }
 
-    async fn refuse_admitted(
+    /// Everything a tunnel needs to outlive this conversation.
+    fn tunnel(
         &mut self,
-        admitted: Admitted<'_, G>,
-        exchange: &mut Exchange,
-        refusal: Refusal,
-    ) -> Next<G> {
-        let Admitted {
-            request,
-            ask,
-            session,
-        } = admitted;
-        self.refuse(request, exchange, Some(ask), Some(session), refusal)
-            .await
-    }
-
-    /// Opens a CONNECT tunnel.
-    async fn open_tunnel(
-        &mut self,
-        mut admitted: Admitted<'_, G>,
+        request: &Request<'_>,
+        ask: &Ask<'_>,
+        session: G::Session,
         exchange: &mut Exchange,
     ) -> Next<G> {
-        let sticky = match self.reach(&mut admitted).await {
-            Ok(sticky) => sticky,
-            Err(refusal) => return self.refuse_admitted(admitted, exchange, refusal).await,
+        let Some(sticky) = self.upstream.take() else {
+            return Next::End(End::OriginReset);
         };
-        // No length and no coding: what follows is the tunnel (RFC 9110 section
-        // 9.3.6).
-        if let Err(end) = self
-            .say(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            .await
-        {
-            self.finish(admitted, exchange, end);
-            return Next::End(end);
-        }
-        let Admitted {
-            request,
-            ask,
+        let mut from_client = BytesMut::from(&request.early[exchange.up.used..]);
+        from_client.extend_from_slice(&exchange.ahead);
+        let (upgraded, status) = match ask.operation {
+            Operation::Request { method, path } => {
+                (Some((method.into(), path.into())), exchange.down.status)
+            }
+            _ => (None, 200),
+        };
+        let ledger = Ledger {
+            identity: self.known.take().map(|known| known.identity),
             session,
-        } = admitted;
-        Next::Tunnel(
-            sticky.stream,
-            Box::new(Ledger {
-                identity: self.known.take().map(|known| known.identity),
-                session,
-                target: ask.target.into(),
-                upgraded: None,
-                status: 200,
-                started: request.started,
-                moved: (0, 0),
-                early: (request.early.into(), BytesMut::new()),
-            }),
-        )
+            target: ask.target.into(),
+            upgraded,
+            status,
+            started: request.started,
+            moved: (exchange.up.bytes, exchange.down.bytes),
+            early: (from_client, std::mem::take(&mut exchange.down.surplus)),
+        };
+        Next::Tunnel(sticky.stream, Box::new(ledger))
     }
 
     /// Reports an exchange that was admitted.
-    fn finish(&self, admitted: Admitted<'_, G>, exchange: &Exchange, end: End) {
+    fn finish(
+        &self,
+        request: &Request<'_>,
+        ask: &Ask<'_>,
+        session: G::Session,
+        exchange: &Exchange,
+        end: End,
+    ) {
         let mut report = Report::new(self.peer, end);
-        report.operation = Some(admitted.ask.operation);
-        report.target = Some(admitted.ask.target);
+        report.operation = Some(ask.operation);
+        report.target = Some(ask.target);
         report.status = (exchange.down.status != 0).then_some(exchange.down.status);
         report.up = exchange.up.bytes;
         report.down = exchange.down.bytes;
-        report.duration = admitted.request.started.elapsed();
+        report.duration = request.started.elapsed();
         let who = self.known.as_ref().map(|known| &known.identity);
-        self.server
-            .gateway
-            .finished(who, Some(admitted.session), &report);
+        self.server.gateway.finished(who, Some(session), &report);
     }
 }
+
+/// RFC 9110 section 15.2.2.
+const SWITCHED: u16 = 101;

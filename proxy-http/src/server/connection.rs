@@ -48,9 +48,9 @@ where
     };
     loop {
         let next = match connection.next_head().await {
-            Ok((block, used)) => connection.answer(block, used).await,
+            Ok((block, used)) => Box::pin(connection.answer(block, used)).await,
             Err(Unread::Ended(end)) => Next::End(end),
-            Err(Unread::Refused(refusal)) => connection.refuse_unread(refusal).await,
+            Err(Unread::Refused(refusal)) => Box::pin(connection.refuse_unread(refusal)).await,
         };
         match next {
             Next::Again => {}
@@ -190,7 +190,7 @@ where
             early,
             started: Instant::now(),
         };
-        let next = self.handle(request, exchange).await;
+        let next = self.handle(&request, exchange).await;
         if matches!(next, Next::Again) {
             input.advance(used + exchange.up.used);
             input.extend_from_slice(&exchange.ahead);

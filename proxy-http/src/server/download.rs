@@ -23,6 +23,8 @@ pub(super) struct Download {
     pub(super) status: u16,
     /// The client connection has to end after this answer.
     pub(super) closing: bool,
+    /// As things stand, no further request should come.
+    pub(super) unwelcome: bool,
     /// The origin connection can carry another request.
     pub(super) reusable: bool,
     /// Bytes the origin sent behind its 101.
@@ -65,6 +67,7 @@ impl Download {
             bytes: 0,
             status: 0,
             closing: false,
+            unwelcome: false,
             reusable: false,
             surplus: BytesMut::new(),
             outbox: Outbox::default(),
@@ -216,7 +219,7 @@ impl Download {
                     let whole = rest;
                     let (own, next) = rest.split_at(used);
                     rest = next;
-                    if head.is_interim() {
+                    if head.is_interim() || head.status() == 101 {
                         match self.interim(cx, parts, &head, (own, next), out) {
                             Ok(()) if self.phase == Phase::Head => continue,
                             other => break other,
@@ -347,7 +350,7 @@ impl Download {
         self.framer = BodyFramer::new(self.framing);
         // RFC 9112 section 6.1: no chunks for a client of HTTP/1.0.
         self.unchunk = self.framing == Framing::Chunked && parts.head.version() == Version::Http10;
-        self.closing |= !parts.head.keep_alive() || self.ends_with_connection();
+        self.closing = self.unwelcome || !parts.head.keep_alive() || self.ends_with_connection();
         self.reusable = head.keep_alive() && self.framing != Framing::UntilClose;
     }
 

@@ -170,14 +170,18 @@ impl Exchange {
         let mut moved = self.up.poll(cx, parts, &mut self.ahead)?;
         let draining = !matches!(deadline.stop_state(), StopState::Running);
         // A client that is still sending may be cut off in what it sends next.
-        self.down.closing |= draining || self.client_finished || !self.up.is_done();
+        self.down.unwelcome = draining || self.client_finished || !self.up.is_done();
         let (active, ended) = self.down.poll(cx, parts)?;
         moved |= active;
         if moved {
             deadline.set(parts.progress);
         }
         match ended {
-            Poll::Ready(verdict) if self.up.is_over() || verdict == Verdict::Upgraded => {
+            Poll::Ready(verdict)
+                if self.up.is_over()
+                    || self.up.is_withheld(parts.head)
+                    || verdict == Verdict::Upgraded =>
+            {
                 return Ok(Poll::Ready(verdict));
             }
             Poll::Ready(_) | Poll::Pending => {}

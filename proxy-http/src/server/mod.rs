@@ -116,11 +116,11 @@ impl<G, F> Server<G, F> {
         G::Upstream: Transport,
         F: Filter<G::Session>,
     {
-        // Boxed so that a tunnel, which may live for days, does not keep room
-        // for the state of the conversation before it.
+        // Both stages are boxed so that neither keeps room for the other: a
+        // tunnel may live for days, and so may a connection without one.
         let end = match Box::pin(converse(self, stream, &peer)).await {
             Outcome::Ended(end) => end,
-            Outcome::Tunnel(tunnel) => tunnel.run(self, &peer).await,
+            Outcome::Tunnel(tunnel) => Box::pin(tunnel.run(self, &peer)).await,
         };
         match end {
             End::Completed | End::ClientFinished | End::OriginFinished => Ok(()),
@@ -136,4 +136,53 @@ impl<G, F> Server<G, F> {
 pub struct ServeError {
     /// Why it ended.
     pub end: End,
+}
+
+#[cfg(test)]
+mod tests {
+    use proxy_core::{Ask, ConnectError, Connected, Credentials, Denial, Target};
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    struct Nowhere;
+
+    impl Gateway for Nowhere {
+        type Identity = ();
+        type Session = ();
+        type Upstream = TcpStream;
+
+        async fn authenticate(&self, _: &Peer, _: Option<Credentials<'_>>) -> Result<(), Denial> {
+            Ok(())
+        }
+        async fn authorize(&self, _: &(), _: &Ask<'_>) -> Result<(), Denial> {
+            Err(Denial::Forbid)
+        }
+        async fn connect(
+            &self,
+            _: &mut (),
+            _: Target<'_>,
+        ) -> Result<Connected<TcpStream>, ConnectError> {
+            Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into())
+        }
+    }
+
+    /// Memory per idle connection follows from these.
+    #[tokio::test]
+    async fn the_futures_are_small() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let stream = || async { TcpStream::connect(address).await.expect("it listens") };
+        let server = Server::new(Nowhere);
+        let peer = Peer {
+            remote: address,
+            local: address,
+        };
+        let requests = converse(&server, stream().await, &peer);
+        let whole = server.serve(stream().await, peer);
+        let sizes = (size_of_val(&requests), size_of_val(&whole));
+        assert!(sizes.0 <= 640 && sizes.1 <= 320, "{sizes:?}");
+    }
 }

@@ -143,9 +143,9 @@ where
     /// a client may try again with credentials (RFC 9110 section 15.5.8).
     pub(super) async fn refuse(
         &mut self,
-        request: Request<'_>,
+        request: &Request<'_>,
         exchange: &mut Exchange,
-        ask: Option<Ask<'_>>,
+        ask: Option<&Ask<'_>>,
         session: Option<G::Session>,
         refusal: Refusal,
     ) -> Next<G> {
@@ -248,10 +248,8 @@ where
         let client = &mut self.client;
         let goodbye = async {
             poll_fn(|cx| Pin::new(&mut *client).poll_shutdown(cx)).await?;
-            match linger {
-                true => poll_fn(|cx| poll_discard(client, cx, &mut LINGER_BYTES.into())).await,
-                false => Ok(()),
-            }
+            let mut rest = if linger { LINGER_BYTES } else { 0 };
+            poll_fn(|cx| poll_discard(client, cx, &mut rest)).await
         };
         // Whatever comes of it, the connection is over.
         let _ = watch(&mut self.deadline, goodbye).await;
@@ -280,7 +278,7 @@ where
 
 /// How many bytes of the body have to be dropped before the next request;
 /// `None` if that is unknown or too many.
-fn unread_body(request: Request<'_>, exchange: &mut Exchange) -> Option<u64> {
+fn unread_body(request: &Request<'_>, exchange: &mut Exchange) -> Option<u64> {
     if exchange.up.is_done() {
         return Some(0);
     }

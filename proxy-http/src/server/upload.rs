@@ -8,7 +8,7 @@ use proxy_relay::{Pump, PumpError, Transport, lend};
 use super::exchange::{Fault, Parts, pumped};
 use super::wire::{Outbox, poll_read};
 use crate::filter::{Chunk, Direction, Filter, Flow};
-use crate::{BodyFramer, EditScript, Extent, Framing, HeadEdit, ToOrigin};
+use crate::{BodyFramer, EditScript, Extent, Framing, HeadEdit, RequestHead, ToOrigin};
 
 /// One request under way.
 #[derive(Debug)]
@@ -133,6 +133,12 @@ impl Upload {
     /// Nothing more will be sent, be it that the origin does not want it.
     pub(super) fn is_over(&self) -> bool {
         self.state != State::Body
+    }
+
+    /// The client waits for leave to send the body; without it none will come
+    /// (RFC 9110 section 10.1.1).
+    pub(super) fn is_withheld(&self, head: &RequestHead<'_, '_>) -> bool {
+        head.expects_continue() && self.used == 0 && !self.consumed
     }
 
     /// The origin is slow to take bytes.
