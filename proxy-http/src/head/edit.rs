@@ -385,12 +385,6 @@ impl<'a> HeadEdit<'a> {
             .retain(|line| Kind::of(name(line)) != kind);
     }
 
-    /// The place of the first line of a kind, cut or not.
-    pub(super) fn place_of(&self, kind: Kind) -> Option<usize> {
-        let mut fields = self.table.fields.iter();
-        fields.position(|field| field.kind == kind)
-    }
-
     /// Cuts every line, old and new, of that name; returns the place of the
     /// first that is left of them.
     fn cut_named(&mut self, name: &[u8]) -> Option<usize> {

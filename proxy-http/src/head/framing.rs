@@ -62,9 +62,9 @@ fn stated(table: &HeaderTable, bytes: &[u8]) -> Result<Option<Framing>, HeadErro
 /// Repeated equal values are refused as well; 18 digits are below 2^63, so every
 /// recipient reads the same number.
 fn content_length(table: &HeaderTable, bytes: &[u8]) -> Result<u64, HeadError> {
-    let mut fields = table.of_kind(Kind::ContentLength);
-    let value = fields.next().map_or(&b""[..], |field| field.value(bytes));
-    if fields.next().is_some() || !(1..=MAX_LENGTH_DIGITS).contains(&value.len()) {
+    let value = table.first(Kind::ContentLength, bytes).unwrap_or_default();
+    let repeated = table.repeated.has(Kind::ContentLength);
+    if repeated || !(1..=MAX_LENGTH_DIGITS).contains(&value.len()) {
         return Err(HeadError::ContentLength);
     }
     value.iter().try_fold(0u64, |n, digit| match digit {
@@ -78,6 +78,11 @@ fn content_length(table: &HeaderTable, bytes: &[u8]) -> Result<u64, HeadError> {
 fn transfer_encoding(table: &HeaderTable, bytes: &[u8]) -> Result<(), HeadError> {
     if table.version == Version::Http10 {
         return Err(HeadError::TransferEncoding);
+    }
+    if table.first(Kind::TransferEncoding, bytes) == Some(b"chunked")
+        && !table.repeated.has(Kind::TransferEncoding)
+    {
+        return Ok(());
     }
     let mut chunked = 0;
     let mut others = 0;

@@ -87,7 +87,7 @@ impl HeadEdit<'_> {
             return;
         }
         // RFC 9110 section 7.2: first, when there was none.
-        let place = self.place_of(Kind::Host);
+        let place = self.table.place_of(Kind::Host);
         self.cut_kind(Kind::Host);
         self.insert(place.unwrap_or(0), b"Host", authority.as_bytes());
     }
@@ -142,7 +142,7 @@ impl HeadEdit<'_> {
             (false, false, Persist::KeepAlive) => b"keep-alive",
             (false, false, Persist::Default) => return,
         };
-        let place = self.place_of(Kind::Connection);
+        let place = self.table.place_of(Kind::Connection);
         self.insert(
             place.unwrap_or(self.table.fields.len()),
             b"Connection",

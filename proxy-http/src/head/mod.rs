@@ -64,6 +64,10 @@ pub(crate) struct HeaderTable {
     end: u32,
     version: Version,
     seen: Kinds,
+    /// Kinds seen more than once.
+    repeated: Kinds,
+    /// The line of the first field of each kind seen.
+    firsts: [u16; Kind::COUNT],
     options: Options,
     body: Framing,
     /// The answer to a CONNECT is expected: a 2xx has no framing.
@@ -81,9 +85,23 @@ impl HeaderTable {
         };
     }
 
+    #[inline]
     fn push(&mut self, field: Field) {
-        self.seen.add(field.kind);
+        if self.seen.has(field.kind) {
+            self.repeated.add(field.kind);
+        } else {
+            // Limits keep the count of fields far below.
+            let line = u16::try_from(self.fields.len()).unwrap_or(u16::MAX);
+            self.firsts[field.kind as usize] = line;
+            self.seen.add(field.kind);
+        }
         self.fields.push(field);
+    }
+
+    /// The line of the first field of a kind.
+    fn place_of(&self, kind: Kind) -> Option<usize> {
+        let place = usize::from(self.firsts[kind as usize]);
+        self.seen.has(kind).then_some(place)
     }
 
     fn of_kind(&self, kind: Kind) -> impl Iterator<Item = &Field> {
@@ -92,10 +110,8 @@ impl HeaderTable {
 
     /// The value of the first field of a kind.
     fn first<'b>(&self, kind: Kind, bytes: &'b [u8]) -> Option<&'b [u8]> {
-        if !self.seen.has(kind) {
-            return None;
-        }
-        self.of_kind(kind).next().map(|field| field.value(bytes))
+        let field = self.fields.get(self.place_of(kind)?)?;
+        Some(field.value(bytes))
     }
 
     fn named<'p, 'b>(

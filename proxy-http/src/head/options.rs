@@ -1,5 +1,7 @@
 //! What the `Connection` field says (RFC 9110 section 7.6.1).
 
+use memchr::memchr;
+
 use super::HeaderTable;
 use super::field::{Kind, list};
 use crate::HeadError;
@@ -18,8 +20,14 @@ pub(crate) struct Options {
 impl Options {
     pub(crate) fn read(table: &HeaderTable, bytes: &[u8]) -> Result<Self, HeadError> {
         let mut options = Self::default();
-        if !table.seen.has(Kind::Connection) {
-            return Ok(options);
+        match table.first(Kind::Connection, bytes) {
+            None => return Ok(options),
+            // Nearly always it is one word.
+            Some(value) if !table.repeated.has(Kind::Connection) && is_word(value) => {
+                options.add(value);
+                return Ok(options);
+            }
+            Some(_) => {}
         }
         for (count, name) in names(table, bytes).enumerate() {
             // Each name is later compared with each field.
@@ -40,6 +48,10 @@ impl Options {
             _ => self.named |= !is_protected(name),
         }
     }
+}
+
+fn is_word(value: &[u8]) -> bool {
+    !value.is_empty() && memchr(b',', value).is_none()
 }
 
 /// All options of all `Connection` lines.

@@ -1,5 +1,6 @@
 //! Request heads: the parser and the view.
 
+use memchr::memchr;
 use proxy_core::{Credentials, HeadLimits, Status, Target};
 
 use super::field::{Kind, is_token, offset, span, text};
@@ -230,13 +231,12 @@ impl<'p, 'b> RequestHead<'p, 'b> {
         &self,
         scratch: &'s mut [u8],
     ) -> Result<Option<Credentials<'s>>, HeadError> {
-        if !self.table.seen.has(Kind::ProxyAuthorization) {
-            return Ok(None);
-        }
-        let mut fields = self.table.of_kind(Kind::ProxyAuthorization);
-        match (fields.next(), fields.next()) {
-            (Some(field), None) => auth::basic(field.value(self.bytes), scratch),
-            _ => Err(HeadError::Credentials),
+        match self.proxy_authorization() {
+            None => Ok(None),
+            Some(_) if self.table.repeated.has(Kind::ProxyAuthorization) => {
+                Err(HeadError::Credentials)
+            }
+            Some(value) => auth::basic(value, scratch),
         }
     }
 }
@@ -302,7 +302,9 @@ impl StartLine for RequestLine {
             Some(end) if end > 0 && method[end] == b' ' => {}
             Some(_) => return Err(HeadError::RequestLine),
         }
-        match prefix[new..].iter().all(|b| matches!(b, b' '..=b'~')) {
+        // Without an early exit this is compiled to vector code.
+        let visible = |ok: bool, b: &u8| ok & matches!(b, b' '..=b'~');
+        match prefix[new..].iter().fold(true, visible) {
             true => Ok(()),
             false => Err(HeadError::RequestLine),
         }
@@ -310,15 +312,8 @@ impl StartLine for RequestLine {
 
     /// RFC 9112 section 3: single blanks, three words.
     fn parse(line: &[u8], at: usize) -> Result<(Self, Version), HeadError> {
-        let mut words = line.splitn(3, |b| *b == b' ');
-        let (Some(method), Some(target), Some(version)) =
-            (words.next(), words.next(), words.next())
-        else {
-            return Err(HeadError::RequestLine);
-        };
-        if method.is_empty() || target.is_empty() {
-            return Err(HeadError::RequestLine);
-        }
+        let (method, rest) = split_word(line)?;
+        let (target, version) = split_word(rest)?;
         let version = Version::parse(version, HeadError::RequestLine)?;
         let line = Self {
             method_len: offset(method.len()),
@@ -353,24 +348,30 @@ impl RequestLine {
                 Version::Http11 => Err(HeadError::Host),
             };
         }
-        let mut hosts = table.of_kind(Kind::Host);
-        let host = hosts.next().map_or(&b""[..], |field| field.value(bytes));
-        if hosts.next().is_some() {
+        if table.repeated.has(Kind::Host) {
             return Err(HeadError::Host);
         }
-        let target = self
-            .form
-            .of(text(span(bytes, self.target, self.target_len)));
-        match target {
+        let host = table.first(Kind::Host, bytes).unwrap_or_default();
+        let target = span(bytes, self.target, self.target_len);
+        match self.form {
             // The target decides then; an equal or empty host has no say.
-            RequestTarget::Absolute { authority, .. } | RequestTarget::Authority(authority)
-                if host.is_empty() || authority.as_bytes() == host =>
+            Form::Absolute { authority, path }
+                if host.is_empty() || span(target, authority, path - authority) == host =>
             {
                 Ok(())
             }
-            RequestTarget::Asterisk if host.is_empty() => Ok(()),
+            Form::Authority if host.is_empty() || target == host => Ok(()),
+            Form::Asterisk if host.is_empty() => Ok(()),
             _ => valid_host(host),
         }
+    }
+}
+
+/// The bytes before the first blank, at least one, and those behind it.
+fn split_word(line: &[u8]) -> Result<(&[u8], &[u8]), HeadError> {
+    match memchr(b' ', line) {
+        None | Some(0) => Err(HeadError::RequestLine),
+        Some(blank) => Ok((&line[..blank], &line[blank + 1..])),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The four forms of a request target (RFC 9112 section 3.2).
 
+use memchr::{memchr, memchr2};
 use proxy_core::Target;
 
 use super::field::{offset, text};
@@ -46,7 +47,7 @@ impl Form {
     /// Tells the form. The bytes are visible ASCII already.
     pub(super) fn parse(method: &[u8], target: &[u8]) -> Result<Self, HeadError> {
         // A fragment is never sent (RFC 9112 section 3.2 has no place for one).
-        if target.contains(&b'#') {
+        if memchr(b'#', target).is_some() {
             return Err(HeadError::Target);
         }
         match target {
@@ -67,10 +68,7 @@ impl Form {
         }
         let authority = colon + 3;
         let rest = &target[authority..];
-        let len = rest
-            .iter()
-            .position(|b| matches!(b, b'/' | b'?'))
-            .unwrap_or(rest.len());
+        let len = memchr2(b'/', b'?', rest).unwrap_or(rest.len());
         Ok(Self::Absolute {
             authority: offset(authority),
             path: offset(authority + len),
