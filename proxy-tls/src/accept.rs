@@ -83,10 +83,15 @@ impl Acceptor {
     /// # Panics
     /// Outside a tokio runtime with time enabled.
     pub async fn accept<S: Transport>(&self, stream: S) -> Result<TlsStream<S>, TlsError<S>> {
+        shake(self.begin(stream)?, Role::Server, self.timeout).await
+    }
+
+    /// Not async, so that the future holds the connection only in its box.
+    fn begin<S: Transport>(&self, stream: S) -> Result<Box<Inner<S>>, TlsError<S>> {
         match UnbufferedServerConnection::new(Arc::clone(&self.config)) {
             Ok(server) => {
                 let session = Session::new(Connection::Server(server), None);
-                shake(Inner::new(stream, session), Role::Server, self.timeout).await
+                Ok(Inner::new(stream, session))
             }
             Err(error) => Err(TlsError::new(TlsErrorKind::Protocol(error), stream)),
         }

@@ -73,11 +73,20 @@ impl Connector {
         name: ServerName<'static>,
         stream: S,
     ) -> Result<TlsStream<S>, TlsError<S>> {
+        shake(self.begin(name, stream)?, Role::Client, self.timeout).await
+    }
+
+    /// Not async, so that the future holds the connection only in its box.
+    fn begin<S: Transport>(
+        &self,
+        name: ServerName<'static>,
+        stream: S,
+    ) -> Result<Box<Inner<S>>, TlsError<S>> {
         let text = name.to_str().into();
         match UnbufferedClientConnection::new(Arc::clone(&self.config), name) {
             Ok(client) => {
                 let session = Session::new(Connection::Client(client), Some(text));
-                shake(Inner::new(stream, session), Role::Client, self.timeout).await
+                Ok(Inner::new(stream, session))
             }
             Err(error) => Err(TlsError::new(TlsErrorKind::Protocol(error), stream)),
         }

@@ -2,7 +2,6 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -103,10 +102,13 @@ impl<S: Transport> Inner<S> {
             return Poll::Ready(Err(TlsErrorKind::Protocol(error)));
         }
         loop {
-            ready!(self.poll_send(cx)).map_err(TlsErrorKind::Io)?;
-            ready!(Pin::new(&mut self.io).poll_flush(cx)).map_err(TlsErrorKind::Io)?;
-            if !self.session.state().is_handshaking() {
-                return Poll::Ready(Ok(()));
+            let sent = self.poll_flush(cx).map_err(TlsErrorKind::Io)?;
+            match self.session.state().is_handshaking() {
+                false if self.session.owes_only_tickets() => return Poll::Ready(Ok(())),
+                false => return sent.map(Ok),
+                // Even while sending waits: the peer may read only after it has
+                // sent what it has.
+                true => {}
             }
             ready!(self.poll_receive(cx, &mut ReadBuf::new(&mut [])));
             self.check_end().map_err(kind_of)?;

@@ -219,3 +219,132 @@ const ALPN: u16 = 16;
 const SUPPORTED_VERSIONS: u16 = 43;
 /// The only type of server name (RFC 6066 section 3).
 const HOST_NAME: u8 = 0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::{Sample, long, short};
+
+    fn parse(sample: Sample) -> Result<ClientHello<'static>, SniffError> {
+        ClientHello::parse(sample.body().into())
+    }
+
+    fn base() -> Sample {
+        Sample::default()
+    }
+
+    #[test]
+    fn without_extensions() {
+        let mut body = base().body();
+        body.truncate(body.len() - 2);
+        let hello = ClientHello::parse(body.into()).expect("as old clients send it");
+        assert_eq!(hello.server_name(), None);
+        assert_eq!(hello.alpn().count(), 0);
+        assert_eq!(hello.versions().collect::<Vec<_>>(), [0x303]);
+    }
+
+    #[test]
+    fn unknown_extensions_are_skipped() {
+        let hello = base()
+            .with(0x0a0a, [])
+            .with(0x0a0a, [1])
+            .named(b"a.example")
+            .with(65037, vec![1; 300]);
+        assert_eq!(
+            parse(hello).expect("GREASE").server_name(),
+            Some("a.example")
+        );
+    }
+
+    #[test]
+    fn an_address_is_no_name() {
+        for address in [&b"192.0.2.1"[..], b"2001:db8::1"] {
+            let hello = parse(base().named(address)).expect("tolerated");
+            assert_eq!(hello.server_name(), None);
+        }
+    }
+
+    #[test]
+    fn debug_shows_what_was_asked_for() {
+        let hello = parse(base().named(b"a.example").alpn(&[b"h2"])).expect("a hello");
+        let shown = format!("{hello:?}");
+        assert!(
+            shown.contains("a.example") && shown.contains("h2"),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn malformed_fixed_parts() {
+        let spoil = |spoil: fn(&mut Sample)| {
+            let mut sample = base();
+            spoil(&mut sample);
+            parse(sample)
+        };
+        for hello in [
+            spoil(|hello| hello.session.push(7)),
+            spoil(|hello| hello.suites.clear()),
+            spoil(|hello| hello.suites.push(0)),
+            spoil(|hello| hello.compressions.clear()),
+        ] {
+            assert_eq!(hello, Err(SniffError::Hello));
+        }
+        let body = base().named(b"a.example").body();
+        let without = base().body().len() - 2;
+        for end in (0..body.len()).filter(|end| *end != without) {
+            let cut = ClientHello::parse(body[..end].into());
+            assert_eq!(cut, Err(SniffError::Hello), "{end}");
+        }
+        let longer = [&body[..], &[0]].concat();
+        assert_eq!(ClientHello::parse(longer.into()), Err(SniffError::Hello));
+    }
+
+    #[test]
+    fn malformed_extensions() {
+        use SniffError::{Alpn, Duplicate, Hello, ServerName, Versions};
+        let entry = |name: &[u8]| [&[0][..], &long(name)].concat();
+        for (hello, error) in [
+            (base().named(b""), ServerName),
+            (base().named(b"a b"), ServerName),
+            (base().named(b"a\0.example"), ServerName),
+            (base().named(b"a.example\r\n"), ServerName),
+            (base().named("ä.example".as_bytes()), ServerName),
+            (base().named(&[b'a'; 256]), ServerName),
+            (base().with(0, []), ServerName),
+            (base().with(0, [0, 0]), ServerName),
+            (base().with(0, entry(b"a.example")), ServerName),
+            (base().with(0, long(&[1, 0, 1, b'a'])), ServerName),
+            (
+                base().with(0, long(&[entry(b"a"), entry(b"b")].concat())),
+                ServerName,
+            ),
+            (
+                base().with(0, [long(&entry(b"a")), vec![0]].concat()),
+                ServerName,
+            ),
+            (base().named(b"a").named(b"a"), Duplicate),
+            (base().named(b"192.0.2.1").named(b"a"), Duplicate),
+            (base().with(16, []), Alpn),
+            (base().with(16, [0, 0]), Alpn),
+            (base().alpn(&[b""]), Alpn),
+            (base().alpn(&[b"h2", b""]), Alpn),
+            (base().with(16, long(&[3, b'h', b'2'])), Alpn),
+            (
+                base().with(16, [long(&short(b"h2")), vec![0]].concat()),
+                Alpn,
+            ),
+            (base().alpn(&[b"h2"]).alpn(&[b"h2"]), Duplicate),
+            (base().with(43, []), Versions),
+            (base().with(43, [0]), Versions),
+            (base().with(43, [3, 3, 4, 3]), Versions),
+            (base().with(43, [2, 3, 4, 3]), Versions),
+        ] {
+            let shown = format!("{:?}", hello.extensions);
+            assert_eq!(parse(hello), Err(error), "{shown}");
+        }
+        let mut body = base().with(9, [1, 2]).body();
+        let last = body.len() - 3;
+        body[last] = 3;
+        assert_eq!(ClientHello::parse(body.into()), Err(Hello));
+    }
+}

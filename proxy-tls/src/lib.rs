@@ -35,6 +35,8 @@
 )]
 
 mod hello;
+#[cfg(test)]
+mod sample;
 mod sniff;
 
 #[cfg(feature = "serve")]

@@ -68,7 +68,7 @@ pub fn load_roots(file: &Path) -> Result<RootCertStore, CertificateError> {
 
 /// Why a certificate, key or root could not be loaded.
 #[derive(Debug, thiserror::Error)]
-#[error("{problem} in {}", file.display())]
+#[error("{}: {problem}", file.display())]
 pub struct CertificateError {
     /// The file at fault.
     pub file: PathBuf,
@@ -91,16 +91,16 @@ impl CertificateError {
 #[non_exhaustive]
 pub enum CertificateProblem {
     /// A certificate is malformed or cannot be used.
-    #[error("unusable certificate ({0})")]
+    #[error("the certificate cannot be used: {0}")]
     BadCertificate(#[source] rustls::Error),
     /// The key is malformed, or of a kind that is not supported.
-    #[error("unusable private key ({0})")]
+    #[error("the private key cannot be used: {0}")]
     BadKey(#[source] rustls::Error),
     /// The key is protected by a password.
-    #[error("encrypted private key, which cannot be used")]
+    #[error("the private key is encrypted; it must be stored without a password")]
     Encrypted,
-    /// The key belongs to another certificate than the first of this file.
-    #[error("key that does not match the certificate {}", .0.display())]
+    /// The key belongs to another certificate than the first one in this file.
+    #[error("the private key does not match the certificate in {}", .0.display())]
     Mismatch(PathBuf),
     /// There is no certificate in PEM form.
     #[error("no certificate found")]
@@ -109,10 +109,10 @@ pub enum CertificateProblem {
     #[error("no private key found")]
     NoKey,
     /// The PEM sections are malformed.
-    #[error("malformed PEM ({0})")]
+    #[error("malformed PEM: {0}")]
     Pem(#[source] pem::Error),
     /// The file cannot be read.
-    #[error("read error ({0})")]
+    #[error("cannot be read: {0}")]
     Read(#[source] io::Error),
 }
 

@@ -10,7 +10,7 @@ use rustls::unbuffered::{
     ConnectionState, EncodeError, EncodeTlsData, EncryptError, InsufficientSizeError,
     UnbufferedStatus,
 };
-use rustls::{CommonState, Error};
+use rustls::{CommonState, Error, ProtocolVersion};
 use tokio::io::ReadBuf;
 
 use crate::scratch::{BULK, RECORD};
@@ -112,6 +112,13 @@ impl Session {
             true => (2 * self.quantum).min(BULK),
             false => SLOW_QUANTUM,
         };
+    }
+
+    /// Whether, the handshake being over, the peer waits for nothing that is
+    /// still outgoing.
+    pub(crate) fn owes_only_tickets(&self) -> bool {
+        matches!(self.connection, Connection::Server(_))
+            && self.state().protocol_version() == Some(ProtocolVersion::TLSv1_3)
     }
 
     /// Whether the peer sent its close_notify.

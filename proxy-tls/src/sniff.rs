@@ -178,3 +178,214 @@ const RECORD_HEAD: usize = 5;
 const HANDSHAKE_HEAD: usize = 4;
 /// The longest plaintext record (RFC 8446 section 5.1).
 const MAX_RECORD: usize = 1 << 14;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::{Sample, message, records};
+    use proptest::prelude::*;
+
+    fn example() -> Vec<u8> {
+        Sample::default()
+            .named(b"Example.com")
+            .alpn(&[b"h2", b"http/1.1"])
+            .with(43, [4, 3, 4, 3, 3])
+            .message()
+    }
+
+    fn complete(input: &[u8]) -> (ClientHello<'_>, usize) {
+        match sniff(input) {
+            Ok(Status::Complete(hello, used)) => (hello, used),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What is common to equal hellos at different places.
+    fn seen(hello: &ClientHello<'_>) -> (Option<String>, Vec<Vec<u8>>, Vec<u16>) {
+        (
+            hello.server_name().map(str::to_owned),
+            hello.alpn().map(<[u8]>::to_vec).collect(),
+            hello.versions().collect(),
+        )
+    }
+
+    #[test]
+    fn hellos_of_real_clients() {
+        let h2: &[&[u8]] = &[b"h2", b"http/1.1"];
+        for (bytes, name, alpn, versions) in [
+            (
+                &include_bytes!("../tests/data/openssl.bin")[..],
+                Some("example.com"),
+                h2,
+                &[0x304, 0x303][..],
+            ),
+            (
+                include_bytes!("../tests/data/openssl-tls12.bin"),
+                Some("example.com"),
+                &[],
+                &[0x303],
+            ),
+            (
+                include_bytes!("../tests/data/openssl-bare.bin"),
+                None,
+                &[],
+                &[0x304, 0x303],
+            ),
+            (
+                include_bytes!("../tests/data/curl.bin"),
+                Some("example.com"),
+                h2,
+                &[0x304, 0x303],
+            ),
+        ] {
+            let (hello, used) = complete(bytes);
+            assert_eq!(used, bytes.len());
+            assert_eq!(hello.server_name(), name);
+            assert_eq!(hello.alpn().collect::<Vec<_>>(), alpn);
+            let offered: Vec<_> = hello.versions().collect();
+            assert!(offered.starts_with(versions), "{offered:x?}");
+        }
+    }
+
+    #[test]
+    fn p76_a_hello_over_several_records_is_the_same_hello() {
+        let message = example();
+        let whole = records(&message, message.len());
+        let expected = seen(&complete(&whole).0);
+        assert_eq!(expected.0.as_deref(), Some("Example.com"));
+        for size in 1..message.len() {
+            let cut = records(&message, size);
+            let (hello, used) = complete(&cut);
+            assert_eq!(
+                (seen(&hello), used),
+                (expected.clone(), cut.len()),
+                "{size}"
+            );
+        }
+    }
+
+    #[test]
+    fn truncation_is_never_an_error() {
+        let message = example();
+        for size in [1, 2, 3, 4, 7, 60, message.len()] {
+            let input = records(&message, size);
+            for end in 0..input.len() {
+                assert_eq!(sniff(&input[..end]), Ok(Status::Partial), "{end} of {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_follows_is_not_looked_at() {
+        let hello = records(&example(), 50);
+        let input = [&hello[..], b"\0\xff early data"].concat();
+        assert_eq!(complete(&input).1, hello.len());
+        // Even in the same record.
+        let message = example();
+        let input = records(&[&message[..], &[9; 30]].concat(), 10_000);
+        assert_eq!(complete(&input).1, RECORD_HEAD + message.len());
+    }
+
+    #[test]
+    fn the_first_byte_that_proves_it() {
+        use SniffError::{NotClientHello, NotTls, Record as R, TooLong};
+        for (input, proof, error) in [
+            (&b"GET / HTTP/1.1\r\n\r\n"[..], 1, NotTls),
+            (b"\x05\x01\0", 1, NotTls),
+            (b"\x80\x2e\x01\0\x02", 1, NotTls),
+            (b"\x15\x03\x01\0\x02\x01\0", 1, NotTls),
+            (b"\x16\x02\x01\0\x02", 2, NotTls),
+            (b"\x16\x03\x01\0\0", 5, R),
+            (b"\x16\x03\x01\x40\x01", 5, R),
+            (b"\x16\x03\x01\xff\xff", 5, R),
+            (b"\x16\x03\x01\0\x04\x02\0\0\0", 6, NotClientHello),
+            (b"\x16\x03\x01\0\x04\x01\x01\0\0", 7, TooLong),
+            (b"\x16\x03\x01\0\x04\x01\0\x80\0", 9, TooLong),
+            (b"\x16\x03\x01\0\x01\x01\x15\x03\x01\0\x02", 7, NotTls),
+            (b"\x16\x03\x01\0\x01\x01\x16\x03\x01\0\0", 11, R),
+        ] {
+            for end in 0..=input.len() {
+                let expected = match end >= proof {
+                    true => Err(error),
+                    false => Ok(Status::Partial),
+                };
+                assert_eq!(sniff(&input[..end]), expected, "{end} of {input:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_bound_is_kept() {
+        // The largest hello that fits, in full records.
+        let space = Sniffer::MAX - 2 * RECORD_HEAD - HANDSHAKE_HEAD;
+        let base = Sample::default().with(9, []).body().len();
+        let padded = |len| Sample::default().with(9, vec![0; len - base]).message();
+        let input = records(&padded(space), MAX_RECORD);
+        assert_eq!(complete(&input).1, Sniffer::MAX);
+        let input = records(&padded(space + 1), MAX_RECORD);
+        assert_eq!(sniff(&input), Err(SniffError::TooLong));
+        // Records of one byte take six times the space.
+        let input = records(&padded(Sniffer::MAX / 5), 1);
+        let mut sniffer = Sniffer::default();
+        let answers = (0..input.len()).map(|end| sniffer.sniff(&input[..end]));
+        let refused = answers.take_while(|answer| answer.is_ok()).count();
+        assert!(refused <= Sniffer::MAX + RECORD_HEAD, "{refused}");
+    }
+
+    #[test]
+    fn errors_are_small() {
+        assert!(size_of::<SniffError>() <= 8);
+    }
+
+    /// Hellos, some of them spoilt, in records, some of them spoilt.
+    fn inputs() -> impl Strategy<Value = Vec<u8>> {
+        let noise = proptest::collection::vec(any::<u8>(), 0..200);
+        let spoilt = (any::<proptest::sample::Index>(), any::<u8>(), 1usize..300);
+        let hello = spoilt.prop_map(|(at, byte, size)| {
+            let mut input = records(&example(), size);
+            let at = at.index(2 * input.len());
+            if let Some(spot) = input.get_mut(at) {
+                *spot = byte;
+            }
+            input
+        });
+        let body = noise
+            .clone()
+            .prop_map(|noise| records(&message(&noise), 50));
+        prop_oneof![hello, body, noise]
+    }
+
+    proptest! {
+        #[test]
+        fn any_cut_gives_the_same(input in inputs()) {
+            let whole = sniff(&input);
+            let mut kept = Sniffer::default();
+            let mut ended = false;
+            for end in 0..=input.len() {
+                let step = kept.sniff(&input[..end]);
+                prop_assert_eq!(&sniff(&input[..end]), &step);
+                if step != Ok(Status::Partial) {
+                    prop_assert_eq!(&step, &whole);
+                    ended = true;
+                    break;
+                }
+            }
+            prop_assert_eq!(ended, whole != Ok(Status::Partial));
+        }
+
+        #[test]
+        fn names_and_protocols_come_back(
+            name in "[a-zA-Z][a-zA-Z0-9_-]{0,20}(\\.[a-z][a-z0-9]{0,9}){0,4}",
+            alpn in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..=255), 1..5),
+            size in 1usize..2000,
+        ) {
+            let protocols: Vec<&[u8]> = alpn.iter().map(Vec::as_slice).collect();
+            let message = Sample::default().named(name.as_bytes()).alpn(&protocols).message();
+            let input = records(&message, size);
+            let (hello, used) = complete(&input);
+            prop_assert_eq!(used, input.len());
+            prop_assert_eq!(hello.server_name(), Some(&name[..]));
+            prop_assert_eq!(hello.alpn().collect::<Vec<_>>(), protocols);
+        }
+    }
+}

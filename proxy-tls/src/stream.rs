@@ -37,8 +37,7 @@ pub(crate) struct Inner<S> {
     pub(crate) session: Session,
     end: End,
     write_closed: bool,
-    /// Who waits for `outgoing` to be sent. A reader of another task leaves it
-    /// to that one, since the stream below wakes only the last who tried.
+    /// Who waits for `outgoing` to be sent.
     writer: Option<Waker>,
 }
 
@@ -137,9 +136,7 @@ impl<S: Transport> AsyncWrite for TlsStream<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let inner = &mut *self.inner;
-        ready!(inner.poll_send(cx))?;
-        Pin::new(&mut inner.io).poll_flush(cx)
+        self.inner.poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -240,6 +237,12 @@ impl<S: Transport> Inner<S> {
         Poll::Ready(Ok(()))
     }
 
+    /// Sends what is outgoing, through buffers below.
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_send(cx))?;
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
     /// Whether more can be read from the stream below.
     pub(crate) fn check_end(&mut self) -> io::Result<()> {
         match &mut self.end {
@@ -292,15 +295,19 @@ impl<S: Transport> Inner<S> {
         Ok(())
     }
 
-    /// Sends what is outgoing in passing, unless another task sees to it.
+    /// Sends what is outgoing in passing.
     fn send_on_the_side(&mut self, cx: &mut Context<'_>) {
-        let mine = self
-            .writer
-            .as_ref()
-            .is_none_or(|writer| writer.will_wake(cx.waker()));
-        if mine && !self.session.outgoing.is_empty() {
-            // An error shows again in the next write, where it belongs.
-            let _ = self.poll_send(cx);
+        if self.session.outgoing.is_empty() {
+            return;
+        }
+        let writer = self.writer.take();
+        // An error shows again in the next write, where it belongs.
+        let _ = self.poll_send(cx);
+        if let Some(writer) = writer
+            && !writer.will_wake(cx.waker())
+        {
+            // Of another task. The stream below would no longer wake it.
+            writer.wake();
         }
     }
 
