@@ -63,8 +63,9 @@ impl<'s, S: Transport> Link<'s, S> {
         Ok(())
     }
 
-    pub(super) fn stream(&self) -> &S {
-        self.stream
+    /// Waits until the client has reset the connection.
+    pub(super) fn vanished(&self) -> impl Future<Output = ()> {
+        vanished(self.stream)
     }
 }
 
@@ -81,13 +82,13 @@ pub(super) async fn within<T>(
     .await
 }
 
-/// Awaits `work`, or `None` once the peer of `stream` has reset the connection.
-pub(super) async fn unless_vanished<S: Transport, T>(
-    stream: &S,
+/// Awaits `work`, or `None` once `gone` is over.
+pub(super) async fn unless<T>(
+    gone: impl Future<Output = ()>,
     work: impl Future<Output = T>,
 ) -> Option<T> {
     let mut work = pin!(work);
-    let mut gone = pin!(vanished(stream));
+    let mut gone = pin!(gone);
     poll_fn(|cx| match work.as_mut().poll(cx) {
         Poll::Ready(done) => Poll::Ready(Some(done)),
         Poll::Pending => gone.as_mut().poll(cx).map(|()| None),

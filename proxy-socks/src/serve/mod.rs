@@ -19,13 +19,14 @@ pub use error::ServeError;
 
 use error::{Failure, Refusal};
 use exchange::Exchange;
-use link::{LINGER, Link, unless_vanished, within};
+use link::{LINGER, Link, unless, within};
 
 /// A SOCKS4, 4a and 5 server around a [`Gateway`].
 ///
 /// It opens no port and spawns nothing: accept connections, and await
 /// [`serve`](Self::serve) for each, in a task of its own. The future is `Send`
-/// exactly when the gateway's are.
+/// exactly when the gateway's are and the
+/// streams are.
 ///
 /// CONNECT is carried out; BIND and UDP ASSOCIATE are answered "command not
 /// supported".
@@ -94,22 +95,24 @@ where
     ///
     /// # Panics
     /// Outside a tokio runtime with time enabled.
-    pub async fn serve<S: Transport>(&self, mut stream: S, peer: Peer) -> Result<(), ServeError> {
+    pub fn serve<S: Transport>(
+        &self,
+        mut stream: S,
+        peer: Peer,
+    ) -> impl Future<Output = Result<(), ServeError>> {
         let mut exchange = Exchange::new(&self.gateway, peer);
-        // Boxed, so that the memory of a handshake is gone once the tunnel runs.
-        let opening = Box::pin(self.open(&mut stream, &mut exchange)).await?;
-        let Some(Tunnel {
-            mut upstream,
-            early,
-            options,
-            code,
-        }) = opening
-        else {
-            return Ok(());
-        };
-        let report = start(&mut stream, &mut upstream, early, options).await;
-        exchange.finish(report.end, Some(code.0), (report.up, report.down));
-        Ok(())
+        // A block, since an `async fn` would hold its arguments twice.
+        async move {
+            // Boxed, so that the memory of a handshake is gone once the tunnel runs.
+            let opening = Box::pin(self.open(&mut stream, &mut exchange));
+            let Some(mut tunnel) = opening.await? else {
+                return Ok(());
+            };
+            let report = tunnel.start(&mut stream).await;
+            let code = Some(tunnel.code.0);
+            exchange.finish(report.end, code, (report.up, report.down));
+            Ok(())
+        }
     }
 
     /// Comes back with a tunnel to relay, or with `None` after a refusal.
@@ -212,7 +215,7 @@ where
     /// Policy, then the connection.
     async fn reach<S: Transport>(
         &self,
-        link: &Link<'_, S>,
+        link: &mut Link<'_, S>,
         exchange: &mut Exchange<'_, G>,
         asked: Asked,
     ) -> Result<(G::Upstream, Shaping), Refusal> {
@@ -234,7 +237,7 @@ where
         let session = exchange.session.insert(session);
         let shaping = self.gateway.shaping(session);
         let dial = self.gateway.connect(session, target);
-        let connected = unless_vanished(link.stream(), dial)
+        let connected = unless(link.vanished(), dial)
             .await
             .ok_or(Refusal::Vanished)??;
         Ok((connected.upstream, shaping))
@@ -252,15 +255,12 @@ struct Tunnel<U> {
     code: ReplyCode,
 }
 
-/// Takes what the relay does not need to keep by value, so that it is gone while
-/// the tunnel runs.
-fn start<'a, S: Transport, U: Transport>(
-    client: &'a mut S,
-    upstream: &'a mut U,
-    early: Bytes,
-    options: RelayOptions,
-) -> Relay<'a, S, U> {
-    relay(client, upstream, &options).early(&early, b"")
+impl<U: Transport> Tunnel<U> {
+    /// The relay, which sends first what came behind the request.
+    fn start<'a, S: Transport>(&'a mut self, client: &'a mut S) -> Relay<'a, S, U> {
+        let early = std::mem::take(&mut self.early);
+        relay(client, &mut self.upstream, &self.options).early(&early, b"")
+    }
 }
 
 /// The address to be told as bound; unspecified for what has no socket.
