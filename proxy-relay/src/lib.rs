@@ -1,4 +1,59 @@
 //! Moves bytes between sockets: tunnels, bodies, port relays.
+//!
+//! [`relay`] runs both directions of a tunnel and [`Pump`] one of them, by
+//! copying through a buffer that belongs to the thread or, once a direction has
+//! proved to be bulk, by splicing in the kernel (Linux). An idle tunnel owns two
+//! sockets and a future of some two hundred bytes; its timers cost nothing but
+//! a store. Everything works on any [`Transport`]; nothing here spawns, logs or
+//! reads configuration.
+//!
+//! ```
+//! use proxy_core::{End, Target};
+//! use proxy_relay::{Dialer, RelayOptions, relay};
+//! use tokio::io::{AsyncReadExt, AsyncWriteExt};
+//! use tokio::net::{TcpListener, TcpStream};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let origin = TcpListener::bind("127.0.0.1:0").await?;
+//! let front = TcpListener::bind("127.0.0.1:0").await?;
+//! let target = Target::from(origin.local_addr()?);
+//!
+//! let proxy = async {
+//!     let (mut client, _) = front.accept().await?;
+//!     let mut upstream = Dialer::default().dial(target).await?;
+//!     let report = relay(&mut client, &mut upstream, &RelayOptions::default()).await;
+//!     Ok::<_, Box<dyn std::error::Error>>(report)
+//! };
+//! let server = async {
+//!     let (mut stream, _) = origin.accept().await?;
+//!     let mut question = String::new();
+//!     stream.read_to_string(&mut question).await?;
+//!     stream.write_all(b"42").await
+//! };
+//! let client = async {
+//!     let mut stream = TcpStream::connect(front.local_addr()?).await?;
+//!     stream.write_all(b"the answer?").await?;
+//!     stream.shutdown().await?;
+//!     let mut answer = String::new();
+//!     stream.read_to_string(&mut answer).await?;
+//!     Ok::<_, std::io::Error>(answer)
+//! };
+//! let (report, served, answer) = tokio::join!(proxy, server, client);
+//! served?;
+//! assert_eq!(answer?, "42");
+//! let report = report?;
+//! assert_eq!((report.up, report.down, report.end), (11, 2, End::ClientFinished));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Main types: [`relay`], [`forward`], [`Pump`], [`RelayOptions`], [`Transport`],
+//! [`Prefixed`], [`drive`], [`Dialer`], [`PortMap`], [`Pool`], [`Deadline`],
+//! [`lend`].
+//!
+//! Not here: wire formats (`proxy-http`, `proxy-socks`), TLS (`proxy-tls`), and
+//! accepting connections, which is the embedder's.
 
 mod buffer;
 mod deadline;

@@ -78,6 +78,11 @@ impl<G> PortMap<G> {
         self.stop = stop;
         self
     }
+
+    /// The policy it was made with.
+    pub fn gateway(&self) -> &G {
+        &self.gateway
+    }
 }
 
 impl<G: Gateway<Upstream: Transport>> PortMap<G> {

@@ -113,3 +113,88 @@ fn rank(kind: ConnectErrorKind) -> u8 {
 
 /// The head start of each attempt.
 pub(crate) const STAGGER: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ConnectErrorKind::{Refused, TimedOut, Unreachable};
+    use std::cell::RefCell;
+
+    /// What an address does when dialled, after how many milliseconds.
+    type Plan = (u64, Result<(), ConnectErrorKind>);
+
+    fn address(index: usize) -> SocketAddr {
+        let port = u16::try_from(index).expect("few addresses");
+        SocketAddr::from(([127, 0, 0, 1], port))
+    }
+
+    /// Races the plans; the result, and when each attempt began.
+    async fn run(plans: &[Plan]) -> (Result<u16, ConnectErrorKind>, Vec<u64>) {
+        let start = Instant::now();
+        let begun = RefCell::new(Vec::new());
+        let won = race((0..plans.len()).map(address), |address| {
+            let begun = &begun;
+            async move {
+                let elapsed = start.elapsed().as_millis();
+                begun
+                    .borrow_mut()
+                    .push(u64::try_from(elapsed).expect("short"));
+                let (after, result) = plans[usize::from(address.port())];
+                tokio::time::sleep(Duration::from_millis(after)).await;
+                result
+                    .map(|()| address.port())
+                    .map_err(ConnectError::origin)
+            }
+        })
+        .await;
+        (won.map_err(|error| error.kind), begun.into_inner())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn p36_the_next_address_has_a_chance_after_the_stagger() {
+        let silent = (100_000, Err(TimedOut));
+        let (won, begun) = run(&[silent, silent, (10, Ok(()))]).await;
+        assert_eq!(won, Ok(2));
+        assert_eq!(begun, [0, 250, 500]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn p36_a_failure_starts_the_next_at_once() {
+        let refuses = (5, Err(Refused));
+        let (won, begun) = run(&[refuses, refuses, (10, Ok(()))]).await;
+        assert_eq!((won, begun), (Ok(2), vec![0, 5, 10]));
+        // Also while an earlier one is still silent.
+        let silent = (100_000, Err(TimedOut));
+        let (won, begun) = run(&[silent, refuses, (10, Ok(()))]).await;
+        assert_eq!((won, begun), (Ok(2), vec![0, 250, 255]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_first_address_may_still_win() {
+        let (won, _) = run(&[(300, Ok(())), (500, Ok(()))]).await;
+        assert_eq!(won, Ok(0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_most_telling_error_is_returned() {
+        for kinds in [[Refused, Unreachable], [Unreachable, Refused]] {
+            let plans = kinds.map(|kind| (1, Err(kind)));
+            assert_eq!(run(&plans).await.0, Err(Refused));
+        }
+        assert_eq!(run(&[]).await.0, Err(ConnectErrorKind::NameNotFound));
+    }
+
+    #[test]
+    fn families_take_turns() {
+        let parse = |texts: &[&str]| -> Vec<IpAddr> {
+            texts
+                .iter()
+                .map(|text| text.parse().expect("an address"))
+                .collect()
+        };
+        let mixed = interleave(&parse(&["::1", "::2", "::3", "1.1.1.1", "1.1.1.2"]));
+        assert_eq!(mixed, parse(&["::1", "1.1.1.1", "::2", "1.1.1.2", "::3"]));
+        let mixed = interleave(&parse(&["1.1.1.1", "1.1.1.2", "::1"]));
+        assert_eq!(mixed, parse(&["1.1.1.1", "::1", "1.1.1.2"]));
+    }
+}

@@ -330,3 +330,18 @@ pub enum ForwardError {
     #[error(transparent)]
     Failed(PumpError),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpStream;
+
+    #[test]
+    fn a_tunnel_is_small() {
+        let size = size_of::<Relay<'_, TcpStream, TcpStream>>();
+        assert!(size <= 256, "{size} bytes");
+        assert!(size_of::<Pump>() <= 48, "{} bytes", size_of::<Pump>());
+        assert!(size_of::<PumpError>() <= 8);
+        assert!(size_of::<ForwardError>() <= 8);
+    }
+}

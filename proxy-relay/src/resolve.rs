@@ -112,3 +112,50 @@ const KEEP_FAILED: Duration = Duration::from_secs(1);
 thread_local! {
     static CACHE: RefCell<Cache> = RefCell::default();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn equal_questions_share_an_answer_for_a_moment() {
+        let mut cache = Cache::default();
+        let first = cache.cell("a.example");
+        assert!(!Arc::ptr_eq(&first, &cache.cell("b.example")));
+        // Not answered yet: merged however long it takes.
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert!(Arc::ptr_eq(&first, &cache.cell("a.example")));
+        let unknown = ConnectError::origin(ConnectErrorKind::NameNotFound);
+        first.set(Err(unknown)).expect("not set");
+        assert!(!Arc::ptr_eq(&first, &cache.cell("a.example")), "outlived");
+        let second = cache.cell("a.example");
+        second
+            .set(Ok([IpAddr::from([127, 0, 0, 1])].into()))
+            .expect("not set");
+        tokio::time::advance(KEEP_FAILED * 2).await;
+        assert!(Arc::ptr_eq(&second, &cache.cell("a.example")));
+        tokio::time::advance(KEEP_FOUND).await;
+        assert!(!Arc::ptr_eq(&second, &cache.cell("a.example")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_cache_is_bounded() {
+        let mut cache = Cache::default();
+        for n in 0..2 * ENTRIES {
+            cache.cell(&format!("{n}.example"));
+        }
+        assert_eq!(cache.0.len(), ENTRIES);
+    }
+
+    #[test]
+    fn a_failure_of_ours_is_no_answer() {
+        let exhausted = failure(io::Error::from_raw_os_error(24));
+        assert_eq!(exhausted.kind, ConnectErrorKind::Exhausted);
+        let text = |text: &str| failure(io::Error::other(text)).kind;
+        let passing =
+            text("failed to lookup address information: Temporary failure in name resolution");
+        assert_eq!(passing, ConnectErrorKind::NameUnavailable);
+        let unknown = text("failed to lookup address information: Name or service not known");
+        assert_eq!(unknown, ConnectErrorKind::NameNotFound);
+    }
+}
