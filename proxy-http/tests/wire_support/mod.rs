@@ -368,7 +368,10 @@ pub(crate) fn edit(input: &[u8]) {
     ops.iter().for_each(|op| change(&mut edit, *op));
     let mut out = BytesMut::new();
     edit.encode(&mut out);
-    let mut parser = RequestParser::new(HeadLimits::default());
+    // The additions may go over the default.
+    let mut limits = HeadLimits::default();
+    limits.header_count(256);
+    let mut parser = RequestParser::new(limits);
     let Ok(Status::Complete(sent, used)) = parser.parse(&out) else {
         panic!("refused by ourselves: {}", out.escape_ascii());
     };
