@@ -4,7 +4,7 @@
 mod support;
 
 use std::io::{BufReader, Write};
-use std::net::Shutdown;
+use std::sync::mpsc::channel;
 
 use support::{Answer, Conn, DEADLINE, DOWN, Mode, Origin, Proxyd, UP};
 
@@ -109,16 +109,25 @@ impl Framing {
 
 /// A request and its answer, the bodies on the way at the same time.
 fn bodies(dial: impl Fn(&Proxyd) -> Conn, framing: Framing) {
+    let (arrived, outcome) = channel();
     let origin = Origin::start(move |mut socket| {
         socket.set_read_timeout(Some(DEADLINE)).expect("set");
         let mut stream = BufReader::with_capacity(1 << 18, socket);
         support::take_head(&mut stream).expect("a head");
         write!(socket, "HTTP/1.1 200 OK\r\n{}\r\n\r\n", framing.field()).expect("sent");
         std::thread::scope(|scope| {
-            scope.spawn(|| send(DOWN, socket, framing));
+            let (checked, all_here) = channel();
+            scope.spawn(move || {
+                // The end of the answer waits for that of the request: an
+                // answer that is complete lets go of what is left of it.
+                send(DOWN, socket, framing, &|| {
+                    all_here.recv().ok();
+                });
+            });
             check(UP, &mut stream, framing);
+            checked.send(()).ok();
         });
-        drop(socket.shutdown(Shutdown::Write));
+        arrived.send(()).ok();
     });
     let proxy = Proxyd::with_all(origin.address, &[]);
     let conn = dial(&proxy);
@@ -132,17 +141,23 @@ fn bodies(dial: impl Fn(&Proxyd) -> Conn, framing: Framing) {
             assert_eq!(Answer::read_head(&conn).status, 200);
             check(DOWN, &mut BufReader::with_capacity(1 << 18, &conn), framing);
         });
-        send(UP, &conn, framing);
+        send(UP, &conn, framing, &|| ());
         down.join().expect("no panic");
     });
+    outcome.recv_timeout(DEADLINE).expect("all at the origin");
     drop(conn);
     drop(origin);
     proxy.finish();
 }
 
-fn send(pattern: support::Pattern, mut to: impl Write, framing: Framing) {
+/// Sends a body, its last bytes after `wait`.
+fn send(pattern: support::Pattern, mut to: impl Write, framing: Framing, wait: &dyn Fn()) {
     match framing {
-        Framing::Length => pattern.send(to, 0, SIZE).expect("sent"),
+        Framing::Length => {
+            pattern.send(&mut to, 0, SIZE - 1000).expect("sent");
+            wait();
+            pattern.send(&mut to, SIZE - 1000, SIZE).expect("sent");
+        }
         Framing::Chunks => {
             let mut position = 0;
             for size in chunk_sizes() {
@@ -153,6 +168,7 @@ fn send(pattern: support::Pattern, mut to: impl Write, framing: Framing) {
                 to.write_all(b"\r\n").expect("sent");
                 position += size;
             }
+            wait();
             to.write_all(b"0\r\n\r\n").expect("sent");
         }
     }

@@ -194,7 +194,8 @@ fn p19_two_requests_share_one_connection() {
     proxy.finish();
 }
 
-const LOGINS: [&str; 4] = ["alice:secret", "bob:a:b:c", "jürgen:pässwörd→", "x:%41 +&="];
+// curl decodes percent signs, so there are none.
+const LOGINS: [&str; 4] = ["alice:secret", "bob:a:b:c", "jürgen:pässwörd→", "x: +&=@/"];
 
 #[test]
 fn the_right_login_is_let_in() {

@@ -19,7 +19,7 @@ fn random_bytes_are_survived() {
             end(conn, &mut random);
         }
     }
-    serves(&proxy, &origin);
+    proxy.serves(origin.address);
     drop(origin);
     proxy.finish();
 }
@@ -36,7 +36,7 @@ fn random_bytes_inside_tls_are_survived() {
             end(conn, &mut random);
         }
     }
-    serves(&proxy, &origin);
+    proxy.serves(origin.address);
     drop(origin);
     proxy.finish();
 }
@@ -68,7 +68,7 @@ fn random_bytes_with_a_promising_start_are_survived() {
             }
         }
     }
-    serves(&proxy, &origin);
+    proxy.serves(origin.address);
     drop(origin);
     proxy.finish();
 }
@@ -184,7 +184,7 @@ fn a_name_without_end_is_cut_off() {
 #[test]
 fn half_sent_heads_do_not_hold_up_others() {
     let origin = Origin::page("ok");
-    let toml = "timeouts.head = \"2s\"";
+    let toml = "timeouts.head = \"2s\"\ntimeouts.keep_alive = \"2s\"";
     let proxy = Proxyd::with_config(origin.address, toml);
     let starts: [(&str, &[u8]); 6] = [
         ("http", b"GET http://127.0.0.1/ HTTP/1.1\r\nA: "),
@@ -294,15 +294,6 @@ fn valid_inputs(origin: &Origin) -> Vec<Vec<u8>> {
         Mode::Socks4.hello(origin.address),
         support::client_hello(),
     ]
-}
-
-/// Every listener still opens tunnels to the echo.
-fn serves(proxy: &Proxyd, origin: &Origin) {
-    for mode in Mode::ALL {
-        let conn = mode.open(proxy, origin.address);
-        conn.send("still there");
-        conn.expect("still there");
-    }
 }
 
 fn serves_page(proxy: &Proxyd, origin: &Origin) {

@@ -1,8 +1,7 @@
-//! Every refusal has its right status or reply code, and the port keeps serving.
+//! Every refusal over HTTP, TLS and the port relay has its right status, and
+//! the port keeps serving.
 
 mod support;
-
-use std::net::SocketAddr;
 
 use support::{Answer, Conn, Ended, Mode, Origin, Proxyd, basic, closed_port, socks5_reply};
 
@@ -14,7 +13,7 @@ fn p40_a_port_that_refuses_is_told_before_any_success() {
         let conn = mode.dial(&proxy);
         conn.send(mode.hello(closed_port()));
         assert_eq!(mode.answer(&conn), expected(mode, 502, 5, 0x5B), "{mode:?}");
-        serves(&proxy, origin.address);
+        proxy.serves(origin.address);
     }
     drop(origin);
     proxy.finish();
@@ -41,7 +40,7 @@ fn a_name_without_address_is_told() {
         assert_eq!(conn.exact(8)[..2], [0, 0x5B]);
         assert_eq!(conn.to_end(), b"");
     }
-    serves(&proxy, origin.address);
+    proxy.serves(origin.address);
     drop(origin);
     proxy.finish();
 }
@@ -340,164 +339,6 @@ fn p30_the_proxy_is_not_its_own_origin() {
 }
 
 #[test]
-fn socks5_refusals_have_their_reply_codes() {
-    let origin = Origin::echo();
-    let proxy = Proxyd::with_all(origin.address, &[]);
-    let table: [(&[u8], u8); 7] = [
-        // BIND, an unknown command, an unknown address type.
-        (b"\x05\x02\x00\x01\x7f\x00\x00\x01\x00\x09", 7),
-        (b"\x05\x09\x00\x01\x7f\x00\x00\x01\x00\x09", 7),
-        (b"\x05\x01\x00\x02\x7f\x00\x00\x01\x00\x09", 8),
-        // P61: names that are none.
-        (b"\x05\x01\x00\x03\x00\x00\x09", 1),
-        (b"\x05\x01\x00\x03\x03a\0b\x00\x09", 1),
-        (b"\x05\x01\x00\x03\x03a b\x00\x09", 1),
-        (b"\x05\x01\x00\x03\x04a\r\nb\x00\x09", 1),
-    ];
-    for kind in ["socks", "auto"] {
-        for (request, code) in table {
-            let conn = Conn::dial(proxy.address(kind));
-            conn.send([b"\x05\x01\x00", request].concat());
-            conn.expect([5, 0]);
-            assert_eq!(socks5_reply(&conn), code, "{}", request.escape_ascii());
-            assert_eq!(conn.to_end(), b"", "{}", request.escape_ascii());
-            serves(&proxy, origin.address);
-        }
-    }
-    drop(origin);
-    proxy.finish();
-}
-
-#[test]
-fn socks5_without_a_method_in_common_answers_ff_and_closes() {
-    let origin = Origin::echo();
-    let open = Proxyd::with_all(origin.address, &[]);
-    let closed = Proxyd::with_all(origin.address, &["--user", "alice:secret"]);
-    for kind in ["socks", "auto"] {
-        for (proxy, greeting) in [
-            (&open, &b"\x05\x01\x01"[..]),
-            (&open, b"\x05\x03\x03\x80\xFE"),
-            (&open, b"\x05\x00"),
-            (&closed, b"\x05\x01\x00"),
-            (&closed, b"\x05\x02\x00\x01"),
-        ] {
-            let conn = Conn::dial(proxy.address(kind));
-            conn.send(greeting);
-            conn.expect([5, 0xFF]);
-            assert_eq!(conn.to_end(), b"", "{}", greeting.escape_ascii());
-        }
-    }
-    serves(&open, origin.address);
-    drop(origin);
-    open.finish();
-    closed.finish();
-}
-
-#[test]
-fn socks5_refuses_a_wrong_login_and_closes() {
-    let origin = Origin::echo();
-    let proxy = Proxyd::with_all(origin.address, &["--user", "alice:secret"]);
-    let logins: [&[u8]; 6] = [
-        b"\x01\x05alice\x05wrong",
-        b"\x01\x05alice\x07secret\0",
-        b"\x01\x05alice\x07secretx",
-        b"\x01\x05alice\x05secre",
-        b"\x01\x05alicf\x06secret",
-        b"\x01\x06alice\0\x06secret",
-    ];
-    for kind in ["socks", "auto"] {
-        for login in logins {
-            let conn = Conn::dial(proxy.address(kind));
-            // No-authentication is offered as well and must not be chosen.
-            conn.send([b"\x05\x02\x00\x02", login].concat());
-            conn.expect([5, 2]);
-            let answer = conn.exact(2);
-            assert_eq!(answer[0], 1, "{}", login.escape_ascii());
-            assert_ne!(answer[1], 0, "{}", login.escape_ascii());
-            assert_eq!(conn.rest().0, b"", "{}", login.escape_ascii());
-        }
-        let conn = Conn::dial(proxy.address(kind));
-        conn.send(b"\x05\x01\x02\x02\x05alice\x06secret");
-        conn.expect([5, 2]);
-        let (rest, _) = conn.rest();
-        assert!(!rest.starts_with(&[1, 0]), "login version 2 was taken");
-    }
-    drop(origin);
-    proxy.finish();
-}
-
-#[test]
-fn socks4_refusals_have_their_reply_codes() {
-    let origin = Origin::echo();
-    let open = Proxyd::with_all(origin.address, &[]);
-    let closed = Proxyd::with_all(origin.address, &["--user", "alice:secret"]);
-    let SocketAddr::V4(v4) = origin.address else {
-        unreachable!()
-    };
-    let port = v4.port().to_be_bytes();
-    let connect = [&[4, 1][..], &port, &[127, 0, 0, 1], b"alice\0"].concat();
-    let bind = [&[4, 2][..], &port, &[127, 0, 0, 1], b"alice\0"].concat();
-    let unknown = [&[4, 7][..], &port, &[127, 0, 0, 1], b"alice\0"].concat();
-    let nameless = [&[4, 1][..], &port, &[0, 0, 0, 1], b"alice\0\0"].concat();
-    for kind in ["socks", "auto"] {
-        // SOCKS4 has no password, so it cannot prove who is there.
-        for (proxy, request) in [
-            (&open, &bind),
-            (&open, &unknown),
-            (&open, &nameless),
-            (&closed, &connect),
-        ] {
-            let conn = Conn::dial(proxy.address(kind));
-            conn.send(request);
-            let reply = conn.exact(8);
-            assert_eq!(reply[0], 0, "{}", request.escape_ascii());
-            assert!(
-                (0x5B..=0x5D).contains(&reply[1]),
-                "{}",
-                request.escape_ascii()
-            );
-            assert_eq!(conn.to_end(), b"", "{}", request.escape_ascii());
-        }
-    }
-    serves(&open, origin.address);
-    drop(origin);
-    open.finish();
-    closed.finish();
-}
-
-#[test]
-fn socks_versions_other_than_4_and_5_are_cut_off() {
-    let origin = Origin::echo();
-    let proxy = Proxyd::with_all(origin.address, &[]);
-    for version in [0, 1, 3, 6, 0x16, 0x47, 0xFF] {
-        let conn = Conn::dial(proxy.address("socks"));
-        conn.send([version, 1, 0]);
-        let (bytes, _) = conn.rest();
-        assert!(bytes.is_empty(), "version {version}: {bytes:?}");
-        serves(&proxy, origin.address);
-    }
-    drop(origin);
-    proxy.finish();
-}
-
-#[test]
-fn p60_a_reply_carries_the_address_of_the_proxy_towards_the_origin() {
-    let (origin, accepted) = Origin::manual();
-    let proxy = Proxyd::with_all(origin.address, &[]);
-    for kind in ["socks", "auto"] {
-        let conn = Conn::dial(proxy.address(kind));
-        conn.send(Mode::Socks5.hello(origin.address));
-        conn.expect([5, 0, 5, 0, 0, 1, 127, 0, 0, 1]);
-        let port = conn.exact(2);
-        let far = support::Accepted::next(&accepted);
-        let seen = far.socket().peer_addr().unwrap().port();
-        assert_eq!(port, seen.to_be_bytes());
-    }
-    drop(origin);
-    proxy.finish();
-}
-
-#[test]
 fn a_relay_whose_target_is_down_closes_and_comes_back() {
     let target = closed_port();
     let proxy = Proxyd::with_all(target, &[]);
@@ -527,7 +368,7 @@ fn plain_http_on_the_tls_port_is_told_or_cut_off() {
         let shown = bytes.escape_ascii().to_string();
         let well = bytes.is_empty() || bytes[0] == 21 || shown.starts_with("HTTP/1.1 400 ");
         assert!(well, "{shown}");
-        serves(&proxy, origin.address);
+        proxy.serves(origin.address);
     }
     drop(origin);
     proxy.finish();
@@ -570,7 +411,7 @@ fn garbage_on_the_auto_port_is_cut_off() {
         let shown = bytes.escape_ascii().to_string();
         let well = bytes.is_empty() || shown.starts_with("HTTP/1.1 400 ");
         assert!(well, "{}: {shown}", first.escape_ascii());
-        serves(&proxy, origin.address);
+        proxy.serves(origin.address);
     }
     drop(origin);
     proxy.finish();
@@ -580,9 +421,13 @@ fn garbage_on_the_auto_port_is_cut_off() {
 fn garbage_behind_the_tls_handshake_gets_400() {
     let origin = Origin::echo();
     let proxy = Proxyd::with_all(origin.address, &[]);
-    for kind in ["https", "auto"] {
+    for (kind, first) in [
+        ("https", &b"\x05\x01\x00 not HTTP\r\n\r\n"[..]),
+        ("https", b"NOT HTTP\r\n\r\n"),
+        ("auto", b"NOT HTTP\r\n\r\n"),
+    ] {
         let conn = Conn::dial_tls(proxy.address(kind));
-        conn.send(b"\x05\x01\x00 not HTTP\r\n\r\n");
+        conn.send(first);
         let (bytes, how) = conn.rest();
         assert!(
             bytes.starts_with(b"HTTP/1.1 400 "),
@@ -591,7 +436,7 @@ fn garbage_behind_the_tls_handshake_gets_400() {
         );
         // P75: the end is told by close_notify.
         assert_eq!(how, Ended::Finished);
-        serves(&proxy, origin.address);
+        proxy.serves(origin.address);
     }
     drop(origin);
     proxy.finish();
@@ -622,21 +467,6 @@ fn expected(mode: Mode, http: u16, socks5: u16, socks4: u16) -> u16 {
         Mode::AutoSocks5 | Mode::Socks5 => socks5,
         Mode::AutoSocks4 | Mode::Socks4 => socks4,
         Mode::Relay => unreachable!("a relay has no replies"),
-    }
-}
-
-/// Every listener still opens tunnels.
-fn serves(proxy: &Proxyd, target: SocketAddr) {
-    for mode in [
-        Mode::Connect,
-        Mode::Socks5,
-        Mode::Tls,
-        Mode::AutoSocks4,
-        Mode::AutoTls,
-    ] {
-        let conn = mode.open(proxy, target);
-        conn.send("still there");
-        conn.expect("still there");
     }
 }
 

@@ -4,14 +4,14 @@ use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
 use super::proc::raise_descriptor_limit;
-use super::{Certs, DEADLINE, Descriptors, Process, wait_for};
+use super::{Certs, DEADLINE, Descriptors, Mode, Process};
 
 /// Killed when dropped; a test ends with [`finish`](Self::finish).
 pub(crate) struct Proxyd {
@@ -180,6 +180,15 @@ impl Proxyd {
         stopped
     }
 
+    /// Every listener still opens tunnels to the echo at `target`.
+    pub(crate) fn serves(&self, target: SocketAddr) {
+        for mode in Mode::ALL {
+            let conn = mode.open(self, target);
+            conn.send("still there");
+            conn.expect("still there");
+        }
+    }
+
     /// The address of the first listener of that kind.
     pub(crate) fn address(&self, kind: &str) -> SocketAddr {
         let found = self.listeners.iter().find(|(name, _)| name == kind);
@@ -281,12 +290,12 @@ impl Output {
     }
 
     fn lock(&self) -> MutexGuard<'_, Lines> {
-        self.lines.lock().expect("no reader failed")
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wait<'l>(&self, lines: MutexGuard<'l, Lines>, time: Duration) -> MutexGuard<'l, Lines> {
         let waited = self.more.wait_timeout(lines, time);
-        waited.expect("no reader failed").0
+        waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
