@@ -676,7 +676,9 @@ fn a_session_can_be_stopped() {
 
 /// Removes a field each way, adds one, collects bodies.
 #[derive(Clone, Default)]
-struct Watcher(Rc<RefCell<Vec<(Direction, Vec<u8>, bool)>>>);
+struct Watcher(Rc<RefCell<Vec<Piece>>>);
+
+type Piece = (Direction, Vec<u8>, bool);
 
 impl Filter<()> for Watcher {
     fn request(&self, _: &mut (), head: &mut HeadEdit<'_>) -> Flow {

@@ -296,7 +296,9 @@ where
             Verdict::Complete if exchange.up.is_done() && exchange.down.reusable => return reused,
             // Both sides have all they wanted; a reset leaves no TIME_WAIT here,
             // which would use up the ports towards a busy origin.
-            Verdict::Complete if exchange.up.is_done() => sticky.stream.abort(),
+            Verdict::Complete if exchange.up.is_done() && !exchange.down.ends_with_connection() => {
+                sticky.stream.abort();
+            }
             Verdict::Complete | Verdict::Failed(_) => {}
         }
         self.upstream = None;
@@ -342,7 +344,7 @@ where
             upgraded,
             status,
             started: request.started,
-            moved: (exchange.up.bytes, exchange.down.bytes),
+            moved: (exchange.up.bytes(), exchange.down.bytes()),
             early: (from_client, std::mem::take(&mut exchange.down.surplus)),
         };
         Next::Tunnel(sticky.stream, Box::new(ledger))
@@ -361,8 +363,8 @@ where
         report.operation = Some(ask.operation);
         report.target = Some(ask.target);
         report.status = (exchange.down.status != 0).then_some(exchange.down.status);
-        report.up = exchange.up.bytes;
-        report.down = exchange.down.bytes;
+        report.up = exchange.up.bytes();
+        report.down = exchange.down.bytes();
         report.duration = request.started.elapsed();
         let who = self.known.as_ref().map(|known| &known.identity);
         self.server.gateway.finished(who, Some(session), &report);

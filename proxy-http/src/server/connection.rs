@@ -49,7 +49,12 @@ where
     loop {
         let next = match connection.next_head().await {
             Ok((block, used)) => Box::pin(connection.answer(block, used)).await,
-            Err(Unread::Ended(end)) => Next::End(end),
+            Err(Unread::Ended(end)) => {
+                if connection.client.socket().is_none() {
+                    Box::pin(connection.hang_up(false)).await;
+                }
+                Next::End(end)
+            }
             Err(Unread::Refused(refusal)) => Box::pin(connection.refuse_unread(refusal)).await,
         };
         match next {

@@ -17,8 +17,6 @@ use crate::{
 /// One answer under way.
 #[derive(Debug)]
 pub(super) struct Download {
-    /// Bytes sent to the client, head included.
-    pub(super) bytes: u64,
     /// The status of the final answer; 0 before it arrived.
     pub(super) status: u16,
     /// The client connection has to end after this answer.
@@ -30,6 +28,8 @@ pub(super) struct Download {
     /// Bytes the origin sent behind its 101.
     pub(super) surplus: BytesMut,
     outbox: Outbox,
+    /// Bytes that pumps moved.
+    pumped: u64,
     parser: ResponseParser,
     script: EditScript,
     /// A head that has not arrived in full.
@@ -64,13 +64,13 @@ impl Download {
 
     fn with(parser: ResponseParser, script: EditScript) -> Self {
         Self {
-            bytes: 0,
             status: 0,
             closing: false,
             unwelcome: false,
             reusable: false,
             surplus: BytesMut::new(),
             outbox: Outbox::default(),
+            pumped: 0,
             parser,
             script,
             partial: BytesMut::new(),
@@ -109,9 +109,19 @@ impl Download {
         U: Transport,
         F: Filter<Se>,
     {
-        let before = (self.bytes, self.partial.len());
+        let before = (self.bytes(), self.partial.len());
         let ended = self.advance(cx, parts)?;
-        Ok(((self.bytes, self.partial.len()) != before, ended))
+        Ok(((self.bytes(), self.partial.len()) != before, ended))
+    }
+
+    /// Bytes that the client has taken, head included.
+    pub(super) fn bytes(&self) -> u64 {
+        self.outbox.sent() + self.pumped
+    }
+
+    /// The final answer was delivered in full.
+    pub(super) fn is_complete(&self) -> bool {
+        self.phase == Phase::Complete && !self.is_blocked()
     }
 
     /// A byte of the final answer may have left for the client.
@@ -373,7 +383,7 @@ impl Download {
         let before = pump.moved();
         let polled = pump.poll(cx, parts.origin, parts.client);
         let moved = pump.moved() - before;
-        self.bytes += moved;
+        self.pumped += moved;
         self.framer.skip(moved);
         match polled {
             Poll::Pending => return Ok(Poll::Pending),
@@ -484,7 +494,6 @@ impl Download {
         head: &[u8],
         body: &[u8],
     ) -> Result<(), Fault> {
-        self.bytes += (head.len() + body.len()) as u64;
         self.outbox
             .send(parts.client, cx, head, body)
             .map_err(|_| Fault::ClientReset)

@@ -226,7 +226,9 @@ impl Exchange {
             Expired::Elapsed if self.down.is_blocked() || self.up.is_blocked() => {
                 Fault::TimedOut(Waiting::Writing)
             }
-            Expired::Elapsed if !self.up.is_done() && !self.down.has_begun() => {
+            Expired::Elapsed
+                if !self.up.is_done() && (!self.down.has_begun() || self.down.is_complete()) =>
+            {
                 Fault::TimedOut(Waiting::Client)
             }
             Expired::Elapsed => Fault::TimedOut(Waiting::Origin),

@@ -166,7 +166,7 @@ where
         report.operation = ask.map(|ask| ask.operation);
         report.target = ask.map(|ask| ask.target);
         report.status = Some(refusal.reply.status());
-        report.up = exchange.up.bytes;
+        report.up = exchange.up.bytes();
         report.down = out.len() as u64;
         report.duration = request.started.elapsed();
         let who = self.known.as_ref().map(|known| &known.identity);
@@ -283,7 +283,7 @@ fn unread_body(request: &Request<'_>, exchange: &mut Exchange) -> Option<u64> {
         return Some(0);
     }
     // Of a body that was sent in part nobody knows how much is still to come.
-    if exchange.up.bytes > 0 || request.head.expects_continue() {
+    if exchange.up.bytes() > 0 || request.head.expects_continue() {
         return None;
     }
     if request.head.kind() == RequestKind::Connect {

@@ -13,14 +13,14 @@ use crate::{BodyFramer, EditScript, Extent, Framing, HeadEdit, RequestHead, ToOr
 /// One request under way.
 #[derive(Debug)]
 pub(super) struct Upload {
-    /// Bytes sent to the origin by exchange's end, head included.
-    pub(super) bytes: u64,
     /// How many of the early bytes belonged to this request.
     pub(super) used: usize,
     /// Body bytes were read from the client beyond the early ones, so the
     /// request cannot be sent again.
     pub(super) consumed: bool,
     outbox: Outbox,
+    /// Bytes that pumps moved.
+    pumped: u64,
     script: EditScript,
     framer: BodyFramer,
     framing: Framing,
@@ -41,10 +41,10 @@ enum State {
 impl Default for Upload {
     fn default() -> Self {
         Self {
-            bytes: 0,
             used: 0,
             consumed: false,
             outbox: Outbox::default(),
+            pumped: 0,
             script: EditScript::new(),
             framer: BodyFramer::new(Framing::None),
             framing: Framing::None,
@@ -84,7 +84,6 @@ impl Upload {
             let extent = self.take(parts.early, parts)?;
             out.extend_from_slice(&parts.early[..extent.len]);
             self.used = extent.len;
-            self.bytes = out.len() as u64;
             if self.outbox.send(parts.origin, cx, out, &[]).is_err() {
                 self.break_off();
             }
@@ -104,7 +103,7 @@ impl Upload {
         U: Transport,
         F: Filter<Se>,
     {
-        let before = self.bytes;
+        let before = self.bytes();
         loop {
             match self.outbox.poll_flush(parts.origin, cx) {
                 Poll::Pending => break,
@@ -122,7 +121,12 @@ impl Upload {
                 break;
             }
         }
-        Ok(self.bytes != before)
+        Ok(self.bytes() != before)
+    }
+
+    /// Bytes that the origin has taken, head included.
+    pub(super) fn bytes(&self) -> u64 {
+        self.outbox.sent() + self.pumped
     }
 
     /// The request was sent in full.
@@ -175,7 +179,7 @@ impl Upload {
         let before = pump.moved();
         let polled = pump.poll(cx, parts.client, parts.origin);
         let moved = pump.moved() - before;
-        self.bytes += moved;
+        self.pumped += moved;
         self.consumed |= moved > 0;
         self.framer.skip(moved);
         match polled {
@@ -213,7 +217,6 @@ impl Upload {
             let extent = self.take(bytes, parts)?;
             let (own, next) = bytes.split_at(extent.len);
             ahead.extend_from_slice(next);
-            self.bytes += own.len() as u64;
             if self.outbox.send(parts.origin, cx, own, &[]).is_err() {
                 self.break_off();
             }
@@ -248,7 +251,7 @@ impl Upload {
     }
 
     fn break_off(&mut self) {
-        self.outbox.clear();
+        self.outbox.give_up();
         self.pump = None;
         self.state = State::Broken;
     }

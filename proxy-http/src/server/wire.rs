@@ -28,6 +28,7 @@ pub(super) fn poll_read<S: AsyncRead + Unpin>(
 pub(super) struct Outbox {
     unsent: BytesMut,
     unflushed: bool,
+    sent: u64,
 }
 
 impl Outbox {
@@ -61,12 +62,18 @@ impl Outbox {
                 Poll::Ready(result) => sent += result?,
             }
         }
+        self.sent += sent as u64;
         if sent < head.len() {
             self.unsent.extend_from_slice(&head[sent..]);
             sent = head.len();
         }
         self.unsent.extend_from_slice(&body[sent - head.len()..]);
         Ok(())
+    }
+
+    /// How many bytes the peer has taken.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent
     }
 
     /// Whether everything given to it has been written.
@@ -88,7 +95,11 @@ impl Outbox {
             match stream.as_mut().poll_write(cx, &self.unsent) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Poll::Ready(result) => self.unsent.advance(result?),
+                Poll::Ready(result) => {
+                    let n = result?;
+                    self.unsent.advance(n);
+                    self.sent += n as u64;
+                }
             }
         }
         // What a slow reader made it grow to is not kept for the next exchange.
@@ -101,8 +112,9 @@ impl Outbox {
     }
 
     /// Forgets what is unsent; its peer is gone.
-    pub(super) fn clear(&mut self) {
-        *self = Self::default();
+    pub(super) fn give_up(&mut self) {
+        self.unsent = BytesMut::new();
+        self.unflushed = false;
     }
 }
 
