@@ -9,6 +9,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 use support::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-A: b\r\n\r\nhi";
 
@@ -403,6 +404,50 @@ fn an_origin_that_answers_early_and_closes_is_heard() {
         let answer = client.until("\r\n\r\n").await;
         assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
         assert!(answer.contains("Connection: close\r\n"), "{answer}");
+    });
+}
+
+#[test]
+fn an_origin_that_answers_early_and_reads_on_gets_the_whole_body() {
+    run(async {
+        let (origin, proxy) = (Origin::start().await, Proxy::start(Direct::default()).await);
+        let mut client = proxy.client().await;
+        let body = vec![b'x'; 40_000_000];
+        let answer_body = vec![b'y'; 20_000_000];
+        let head = format!(
+            "POST http://{0}/ HTTP/1.1\r\nHost: {0}\r\nContent-Length: {1}\r\n\r\n",
+            origin.name,
+            body.len()
+        );
+        client.send(head).await;
+        let mut server = origin.accept().await;
+        server.until("\r\n\r\n").await;
+        server
+            .send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n",
+                answer_body.len()
+            ))
+            .await;
+        let answer = client.until("\r\n\r\n").await;
+        assert!(answer.contains("Connection: close\r\n"), "{answer}");
+        // The answer is complete long before the request.
+        let (mut from_proxy, mut to_proxy) = client.stream.split();
+        let (mut from_client, mut to_client) = server.stream.split();
+        let mut got = (Vec::new(), Vec::new());
+        let all = async {
+            tokio::try_join!(
+                to_proxy.write_all(&body),
+                to_client.write_all(&answer_body),
+                from_proxy.read_to_end(&mut got.0),
+                async {
+                    while got.1.len() < body.len() && from_client.read_buf(&mut got.1).await? > 0 {}
+                    Ok(())
+                }
+            )
+        };
+        within(all).await.expect("no reset");
+        assert!(got == (answer_body, body), "something was lost");
+        assert_eq!(proxy.told(1).await[0].end, End::Completed);
     });
 }
 

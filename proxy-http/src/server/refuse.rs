@@ -200,8 +200,8 @@ where
         report.status = Some(refusal.reply.status());
         report.down = out.len() as u64;
         report.duration = started.elapsed();
-        let who = self.known.as_ref().map(|known| &known.identity);
-        self.server.gateway.finished(who, None, &report);
+        // Whoever sent it has not shown who they are.
+        self.server.gateway.finished(None, None, &report);
         if said.is_ok() {
             self.hang_up(true).await;
         }
