@@ -73,6 +73,24 @@ fn http_bodies_inside_tls() {
     bodies(proxy_address, Framing::Length);
 }
 
+#[test]
+fn http_download() {
+    one_way(
+        false,
+        "HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n",
+    );
+}
+
+#[test]
+fn http_download_up_to_the_end_of_the_connection() {
+    one_way(false, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n");
+}
+
+#[test]
+fn http_upload() {
+    one_way(true, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+}
+
 fn tunnel(mode: Mode) {
     let (origin, outcome) = Origin::bulk(SIZE);
     let proxy = Proxyd::with_all(origin.address, &[]);
@@ -88,6 +106,42 @@ fn tunnel(mode: Mode) {
     let outcome = outcome.recv_timeout(DEADLINE).expect("an outcome");
     outcome.expect("what the client sent");
     drop(conn);
+    drop(origin);
+    proxy.finish();
+}
+
+/// A body in one direction, the message in the other without one.
+fn one_way(up: bool, answer: &'static str) {
+    let (arrived, outcome) = channel();
+    let origin = Origin::start(move |mut socket| {
+        socket.set_read_timeout(Some(DEADLINE)).expect("set");
+        support::take_head(&mut socket).expect("a head");
+        if up {
+            UP.check(socket, 0, SIZE).expect("as sent");
+        }
+        socket.write_all(answer.as_bytes()).expect("sent");
+        if !up {
+            DOWN.send(socket, 0, SIZE).expect("sent");
+        }
+        arrived.send(()).ok();
+    });
+    let proxy = Proxyd::with_all(origin.address, &[]);
+    let conn = Conn::dial(proxy.address("http"));
+    let (url, host) = (origin.url("/"), origin.authority());
+    let length = if up { SIZE } else { 0 };
+    conn.send(format!(
+        "PUT {url} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n\r\n"
+    ));
+    if up {
+        UP.send(&conn, 0, SIZE).expect("sent");
+    }
+    assert_eq!(Answer::read_head(&conn).status, 200);
+    if !up {
+        DOWN.check(&conn, 0, SIZE).expect("as sent");
+    }
+    outcome.recv_timeout(DEADLINE).expect("all at the origin");
+    conn.fin();
+    assert_eq!(conn.to_end(), b"");
     drop(origin);
     proxy.finish();
 }
