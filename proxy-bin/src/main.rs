@@ -1,2 +1,70 @@
-//! The proxyd binary.
-fn main() {}
+//! proxyd: an HTTP, CONNECT, SOCKS, TLS and port-relay forward proxy.
+
+mod accept;
+mod auth;
+mod banner;
+mod cli;
+mod config;
+mod gate;
+mod gateway;
+mod listen;
+mod log;
+mod nofile;
+mod own;
+mod plan;
+mod run;
+mod service;
+mod signal;
+mod sniff;
+mod throttle;
+mod worker;
+
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+use tracing::level_filters::LevelFilter;
+
+use cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let config = match cli.config() {
+        Ok(config) => config,
+        Err(problems) => return fail(MISTAKE, &problems),
+    };
+    start_diagnostics(config.level);
+    let result = match cli.command {
+        Some(Command::Check) => plan::load_certificates(&config).map(|_| {
+            // Nobody may be listening.
+            let _ = writeln!(io::stdout(), "OK: {}", config.summary());
+        }),
+        None => run::run(config),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failures) => fail(FAILURE, &failures),
+    }
+}
+
+fn fail(status: u8, lines: &[impl Display]) -> ExitCode {
+    for line in lines {
+        let _ = writeln!(io::stderr(), "proxyd: {line}");
+    }
+    ExitCode::from(status)
+}
+
+fn start_diagnostics(level: LevelFilter) {
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_target(false)
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(io::stderr)
+        .init();
+}
+
+/// Something could not be started.
+const FAILURE: u8 = 1;
+/// The configuration is wrong.
+const MISTAKE: u8 = 2;

@@ -1,0 +1,60 @@
+//! What is printed at the start: where it listens, and a command to try.
+
+use std::fmt::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::config::{Config, Protocol};
+use crate::plan::Place;
+
+/// A line `listening PROTOCOL ADDRESS` for each listener, in the order of the
+/// configuration, each with lines to try below it.
+pub(crate) fn text(places: &[Place], config: &Config) -> String {
+    let mut text = String::new();
+    for place in places {
+        let protocol = place.listener.protocol;
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "listening {protocol} {}", place.address);
+        for line in tries(place, config) {
+            let _ = writeln!(text, "  {line}");
+        }
+    }
+    text
+}
+
+fn tries(place: &Place, config: &Config) -> Vec<String> {
+    let at = reachable(place.address);
+    let login = match place.listener.auth {
+        true => login(config),
+        false => String::new(),
+    };
+    let through = |proxy: &str| format!("curl -x {proxy}://{at}{login} {SITE}");
+    match place.listener.protocol {
+        Protocol::Auto => vec![through("http"), through("socks5h")],
+        Protocol::Http => vec![through("http")],
+        // The name in the certificate is not the address.
+        Protocol::Https => vec![format!(
+            "curl --proxy-insecure -x https://{at}{login} {SITE}"
+        )],
+        Protocol::Socks => vec![through("socks5h")],
+        Protocol::Tcp => vec![format!("curl telnet://{at}")],
+    }
+}
+
+/// Curl asks for the password.
+fn login(config: &Config) -> String {
+    let plain = |name: &str| name.bytes().all(|b| b.is_ascii_alphanumeric());
+    let name = config.users.first().map(|user| user.name.as_str());
+    format!(" -U {}", name.filter(|name| plain(name)).unwrap_or("NAME"))
+}
+
+/// An address that can be connected to.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+const SITE: &str = "http://example.com/";

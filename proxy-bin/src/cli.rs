@@ -1,0 +1,174 @@
+//! The command line.
+
+use std::path::{Path, PathBuf};
+
+use clap::builder::styling::{AnsiColor, Styles};
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{self, Config, Draft, Format, LEVELS, Origin, Problem, Sourced};
+
+/// A forward proxy: HTTP, CONNECT, SOCKS4/4a/5, TLS and port relays.
+#[derive(Debug, Parser)]
+#[command(name = "proxyd", version, styles = STYLES, after_help = AFTER_HELP)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+    #[command(flatten)]
+    options: Options,
+}
+
+/// What to do instead of serving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
+pub(crate) enum Command {
+    /// Check options and configuration file, start nothing.
+    Check,
+}
+
+#[derive(Args, Debug)]
+struct Options {
+    /// Listen there; may be given again.
+    ///
+    /// SCHEME is http, https, socks (SOCKS4, 4a and 5), tcp (a relay to the
+    /// target behind the slash) or auto (all but tcp on one port). HOST is an
+    /// IP address, IPv6 in brackets; port 0 takes any free port. Parameters:
+    /// cert=FILE and key=FILE (PEM; https needs them, auto may have them),
+    /// auth=on|off, name=NAME (in the access log).
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "SCHEME://HOST:PORT[/TARGET][?cert=..&key=..]"
+    )]
+    listen: Vec<String>,
+
+    /// A user that clients must name; may be given again.
+    ///
+    /// The password may hold colons. Other users of this machine can see
+    /// options: prefer the configuration file.
+    #[arg(short, long, global = true, value_name = "NAME:PASSWORD")]
+    user: Vec<String>,
+
+    /// Read this TOML file first; listeners and users add to it, other options
+    /// go before it.
+    #[arg(short, long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Worker threads [default: one per core].
+    #[arg(short, long, global = true, value_name = "N")]
+    workers: Option<String>,
+
+    /// Where access-log lines go: off, stdout or a file [default: stdout if it
+    /// is a terminal, else off].
+    #[arg(long, global = true, value_name = "off|stdout|PATH")]
+    access_log: Option<String>,
+
+    /// What access-log lines look like [default: text].
+    #[arg(long, global = true, value_name = "text|json")]
+    access_log_format: Option<String>,
+
+    /// How long running work may go on after SIGTERM or SIGINT [default: 30s].
+    #[arg(long, global = true, value_name = "TIME")]
+    drain: Option<String>,
+
+    /// How much to tell on stderr: off, error, warn, info, debug or trace
+    /// [default: info].
+    #[arg(long, global = true, value_name = "LEVEL")]
+    log: Option<String>,
+}
+
+impl Cli {
+    /// The configuration meant by file and options together.
+    ///
+    /// # Errors
+    /// Every mistake in them.
+    pub(crate) fn config(&self) -> Result<Config, Vec<Problem>> {
+        let mut problems = Vec::new();
+        let mut draft = Draft::default();
+        if let Some(path) = &self.options.config {
+            match Draft::read(path) {
+                Ok(read) => draft = read,
+                Err(more) => problems.extend(more),
+            }
+        }
+        self.options.apply(&mut draft, &mut problems);
+        match problems.is_empty() {
+            true => draft.finish(),
+            false => Err(problems),
+        }
+    }
+}
+
+impl Options {
+    fn apply(&self, draft: &mut Draft, problems: &mut Vec<Problem>) {
+        for url in &self.listen {
+            draft.listen(url, problems);
+        }
+        for pair in &self.user {
+            draft.user(pair, problems);
+        }
+        let mut read = Reader { problems };
+        if let Some(workers) = read.option("--workers", self.workers.as_ref(), config::workers) {
+            draft.workers = Some(workers.value);
+        }
+        if let Some(drain) = read.option("--drain", self.drain.as_ref(), config::duration) {
+            draft.drain = Some(drain.value);
+        }
+        let level = |text: &str| config::choice(&LEVELS, text);
+        if let Some(level) = read.option("--log", self.log.as_ref(), level) {
+            draft.level = Some(level.value);
+        }
+        let format = |text: &str| config::choice(&Format::WORDS, text);
+        let written = self.access_log_format.as_ref();
+        if let Some(format) = read.option("--access-log-format", written, format) {
+            draft.access_format = Some(format.value);
+        }
+        let access = |text: &str| config::access(Path::new(""), text);
+        if let Some(access) = read.option("--access-log", self.access_log.as_ref(), access) {
+            draft.access = Some(access);
+        }
+    }
+}
+
+struct Reader<'p> {
+    problems: &'p mut Vec<Problem>,
+}
+
+impl Reader<'_> {
+    fn option<T>(
+        &mut self,
+        name: &str,
+        text: Option<&String>,
+        read: impl FnOnce(&str) -> Result<T, config::Mismatch>,
+    ) -> Option<Sourced<T>> {
+        let text = text?;
+        let origin = Origin::argument(name);
+        match read(text) {
+            Ok(value) => Some(Sourced::new(value, &origin)),
+            Err(mismatch) => {
+                let found = config::shown(text);
+                let problem = Problem::mismatch(&origin, "", &mismatch, &found);
+                self.problems.push(problem);
+                None
+            }
+        }
+    }
+}
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
+
+const AFTER_HELP: &str = "\
+Without options: HTTP and CONNECT on 127.0.0.1:3128, SOCKS on 127.0.0.1:1080.
+
+Examples:
+  proxyd --listen http://0.0.0.0:3128 --user alice:secret
+  proxyd --listen 'https://0.0.0.0:8443?cert=proxy.pem&key=proxy.key'
+  proxyd --listen tcp://127.0.0.1:5432/db.example:5432
+  proxyd check --config proxyd.toml
+
+Exit status: 0 after an orderly end, 1 if something could not be started,
+2 for a mistake in options or configuration, 130 or 143 after a second
+SIGINT or SIGTERM.";

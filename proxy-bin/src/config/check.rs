@@ -1,0 +1,307 @@
+//! What only shows when all values are together: contradictions, doubles,
+//! missing files.
+
+use std::collections::HashMap;
+use std::io::IsTerminal;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use proxy_core::Host;
+use tracing::level_filters::LevelFilter;
+
+use super::draft::{Draft, UserDraft};
+use super::listener::{ListenerDraft, TlsFiles};
+use super::problem::{Mismatch, Problem, Sourced};
+use super::{Access, Config, Format, Listener, Origin, Protocol, User};
+
+impl Draft {
+    /// Fills in the defaults and judges the whole.
+    ///
+    /// # Errors
+    /// Every contradiction.
+    pub(crate) fn finish(mut self) -> Result<Config, Vec<Problem>> {
+        if self.listeners.is_empty() {
+            self.listeners = default_listeners();
+        }
+        let mut problems = Vec::new();
+        check_users(&self, &mut problems);
+        check_doubles(&self.listeners, &mut problems);
+        check_access(self.access.as_ref(), &mut problems);
+        let have_users = !self.users.is_empty();
+        let listeners: Vec<Listener> = self
+            .listeners
+            .into_iter()
+            .filter_map(|draft| listener(draft, have_users, &mut problems))
+            .collect();
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        Ok(Config {
+            listeners,
+            users: self.users.into_iter().map(user).collect(),
+            workers: self.workers.unwrap_or_else(cores),
+            drain: self.drain.unwrap_or(DRAIN),
+            timeouts: self.timeouts,
+            head: self.head,
+            connections: self.connections,
+            access: self
+                .access
+                .map_or_else(default_access, |access| access.value),
+            access_format: self.access_format.unwrap_or(Format::Text),
+            level: self.level.unwrap_or(LevelFilter::INFO),
+        })
+    }
+}
+
+fn default_listeners() -> Vec<ListenerDraft> {
+    [(Protocol::Http, 3128), (Protocol::Socks, 1080)]
+        .map(|(protocol, port)| {
+            let address = SocketAddr::from(([127, 0, 0, 1], port));
+            ListenerDraft::new(&Origin::Default, protocol, address)
+        })
+        .into()
+}
+
+/// Somebody who watches sees what happens; nobody else pays for it.
+fn default_access() -> Access {
+    match std::io::stdout().is_terminal() {
+        true => Access::Stdout,
+        false => Access::Off,
+    }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn user(draft: UserDraft) -> User {
+    User {
+        name: draft.name.value,
+        password: draft.password,
+    }
+}
+
+fn check_users(draft: &Draft, problems: &mut Vec<Problem>) {
+    let mut seen: HashMap<&str, &Origin> = HashMap::new();
+    for user in &draft.users {
+        let name = user.name.value.as_str();
+        if let Some(first) = seen.insert(name, &user.name.origin) {
+            let text = format!(
+                "expected a name of its own, found {name:?} as at {first}; write another name \
+                 instead"
+            );
+            problems.push(Problem::new(&user.name.origin, "user.name", text));
+        }
+    }
+    let asks = |listener: &ListenerDraft| {
+        listener.protocol.value != Protocol::Tcp
+            && listener.auth.as_ref().is_none_or(|auth| auth.value)
+    };
+    if let Some(user) = draft.users.first()
+        && !draft.listeners.iter().any(asks)
+    {
+        let text = "expected a listener that asks for users, found none; write auth = true for a \
+                    listener (on the command line auth=on) instead, or no user";
+        problems.push(Problem::new(&user.name.origin, "user", text));
+    }
+}
+
+fn check_doubles(listeners: &[ListenerDraft], problems: &mut Vec<Problem>) {
+    for (at, listener) in listeners.iter().enumerate() {
+        let earlier = &listeners[..at];
+        let Sourced { value, origin } = &listener.address;
+        if let Some(first) = earlier.iter().find(|l| overlap(l.address.value, *value)) {
+            let text = format!(
+                "expected an address of its own, found {value}, taken by {} at {}; write another \
+                 port instead",
+                first.address.value, first.address.origin
+            );
+            problems.push(Problem::new(origin, "listener.address", text));
+        }
+        let Some(Sourced { value, origin }) = &listener.name else {
+            continue;
+        };
+        let named = |l: &&ListenerDraft| l.name.as_ref().is_some_and(|n| n.value == *value);
+        if let Some(first) = earlier.iter().find(named) {
+            let text = format!(
+                "expected a name of its own, found {value:?} as at {}; write another name instead",
+                first.origin
+            );
+            problems.push(Problem::new(origin, "listener.name", text));
+        }
+    }
+}
+
+/// Whether the kernel could not tell the two apart. `[::]` takes IPv4 too.
+fn overlap(a: SocketAddr, b: SocketAddr) -> bool {
+    let covers = |wide: IpAddr, other: IpAddr| match wide {
+        IpAddr::V4(ip) => ip.is_unspecified() && other.is_ipv4(),
+        IpAddr::V6(ip) => ip.is_unspecified(),
+    };
+    let (x, y) = (a.ip(), b.ip());
+    a.port() == b.port() && a.port() != 0 && (x == y || covers(x, y) || covers(y, x))
+}
+
+fn check_access(access: Option<&Sourced<Access>>, problems: &mut Vec<Problem>) {
+    let Some(Sourced {
+        value: Access::File(path),
+        origin,
+    }) = access
+    else {
+        return;
+    };
+    let folder = match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => return,
+    };
+    if !folder.is_dir() || path.is_dir() {
+        let mismatch = Mismatch::new(
+            "\"off\", \"stdout\" or a file in an existing folder",
+            "the path of such a file",
+        );
+        let found = path.display().to_string();
+        problems.push(Problem::mismatch(origin, "log.access", &mismatch, &found));
+    }
+}
+
+/// Judges one listener; answers `None` with at least one problem.
+fn listener(
+    draft: ListenerDraft,
+    have_users: bool,
+    problems: &mut Vec<Problem>,
+) -> Option<Listener> {
+    let before = problems.len();
+    check_target(&draft, problems);
+    check_auth(&draft, have_users, problems);
+    let protocol = draft.protocol.value;
+    let tls = tls(&draft, problems);
+    if problems.len() > before {
+        return None;
+    }
+    let auth = draft.auth.map(|auth| auth.value);
+    Some(Listener {
+        origin: draft.origin,
+        name: draft.name.map(|name| name.value),
+        protocol,
+        address: draft.address.value,
+        target: draft.target.map(|target| target.value),
+        tls,
+        auth: protocol != Protocol::Tcp && auth.unwrap_or(have_users),
+    })
+}
+
+fn check_target(draft: &ListenerDraft, problems: &mut Vec<Problem>) {
+    let protocol = draft.protocol.value;
+    let address = draft.address.value;
+    match (&draft.target, protocol) {
+        (Some(target), Protocol::Tcp) => {
+            let goes_to = target.value.as_target();
+            if goes_to.port == address.port() && goes_to.host == Host::Ip(address.ip()) {
+                let text = format!(
+                    "expected another server, found this listener's own address {address}; write \
+                     where connections shall go instead"
+                );
+                problems.push(Problem::new(&target.origin, "listener.target", text));
+            }
+        }
+        (Some(target), _) => {
+            let text = format!(
+                "expected no target, found {} for protocol {protocol}, whose clients choose their \
+                 own; write protocol tcp instead, or no target",
+                target.value
+            );
+            problems.push(Problem::new(&target.origin, "listener.target", text));
+        }
+        (None, Protocol::Tcp) => {
+            let text = match draft.origin {
+                Origin::Argument(_) => format!(
+                    "expected a host and a port behind the address, found nothing; write \
+                     tcp://{address}/db.example:5432 instead"
+                ),
+                Origin::Default | Origin::File(..) => "expected a host and a port, found nothing; \
+                     write target = \"db.example:5432\" instead"
+                    .to_owned(),
+            };
+            problems.push(Problem::new(&draft.origin, "listener.target", text));
+        }
+        (None, _) => {}
+    }
+}
+
+fn check_auth(draft: &ListenerDraft, have_users: bool, problems: &mut Vec<Problem>) {
+    let Some(auth) = draft.auth.as_ref().filter(|auth| auth.value) else {
+        return;
+    };
+    if draft.protocol.value == Protocol::Tcp {
+        let text = "expected no auth for protocol tcp, which has no way to ask for it, found it \
+                    switched on; write protocol socks instead, or no auth";
+        problems.push(Problem::new(&auth.origin, "listener.auth", text));
+    } else if !have_users {
+        let text = "expected users to ask for, found none; write a [[user]] (on the command line \
+                    --user NAME:PASSWORD) instead, or no auth";
+        problems.push(Problem::new(&auth.origin, "listener.auth", text));
+    }
+}
+
+fn tls(draft: &ListenerDraft, problems: &mut Vec<Problem>) -> Option<TlsFiles> {
+    let protocol = draft.protocol.value;
+    let takes_tls = matches!(protocol, Protocol::Auto | Protocol::Https);
+    for (key, file) in [("listener.cert", &draft.cert), ("listener.key", &draft.key)] {
+        match file {
+            Some(file) if takes_tls => check_file(key, file, problems),
+            Some(file) => {
+                let text = format!(
+                    "expected no TLS files for protocol {protocol}, found one; write protocol \
+                     https or auto instead, or leave it out"
+                );
+                problems.push(Problem::new(&file.origin, key, text));
+            }
+            None => {}
+        }
+    }
+    let needed = draft.protocol.value == Protocol::Https;
+    let missing = |name: &str, problems: &mut Vec<Problem>| {
+        let instead = match draft.origin {
+            Origin::Argument(_) => format!("?{name}=proxy.pem"),
+            Origin::Default | Origin::File(..) => format!("{name} = \"proxy.pem\""),
+        };
+        let mismatch = Mismatch::new("the path of a PEM file", instead);
+        let key = format!("listener.{name}");
+        problems.push(Problem::mismatch(&draft.origin, key, &mismatch, "nothing"));
+    };
+    match (&draft.cert, &draft.key) {
+        (Some(cert), Some(key)) => {
+            return Some(TlsFiles {
+                cert: cert.value.clone(),
+                key: key.value.clone(),
+            });
+        }
+        (None, Some(_)) if takes_tls => missing("cert", problems),
+        (Some(_), None) if takes_tls => missing("key", problems),
+        (None, None) if needed => {
+            missing("cert", problems);
+            missing("key", problems);
+        }
+        _ => {}
+    }
+    None
+}
+
+/// A file that is not there is a mistake in the configuration; one that cannot
+/// be read is a trouble of the moment.
+fn check_file(key: &str, file: &Sourced<PathBuf>, problems: &mut Vec<Problem>) {
+    let found = match file.value.metadata() {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => "nothing",
+        Ok(metadata) if metadata.is_dir() => "a folder",
+        _ => return,
+    };
+    let text = format!(
+        "expected a PEM file, found {found} at {}; write the path of an existing file instead",
+        file.value.display()
+    );
+    problems.push(Problem::new(&file.origin, key, text));
+}
+
+const DRAIN: Duration = Duration::from_secs(30);

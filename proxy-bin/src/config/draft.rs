@@ -1,0 +1,74 @@
+//! A configuration as written: file and command line together, every value with
+//! its place.
+
+use std::time::Duration;
+
+use proxy_core::{HeadLimits, Timeouts};
+use tracing::level_filters::LevelFilter;
+
+use super::listener::ListenerDraft;
+use super::problem::{Origin, Problem, Sourced, shown};
+use super::{Access, Format, value};
+
+/// What was written so far. Single values replace earlier ones, listeners and
+/// users add up; [`finish`](Self::finish) judges the whole.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Draft {
+    pub(crate) listeners: Vec<ListenerDraft>,
+    pub(crate) users: Vec<UserDraft>,
+    pub(crate) workers: Option<usize>,
+    pub(crate) drain: Option<Duration>,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) head: HeadLimits,
+    pub(crate) connections: Option<usize>,
+    pub(crate) access: Option<Sourced<Access>>,
+    pub(crate) access_format: Option<Format>,
+    pub(crate) level: Option<LevelFilter>,
+}
+
+impl Draft {
+    /// Takes the value of a `--listen`.
+    pub(crate) fn listen(&mut self, url: &str, problems: &mut Vec<Problem>) {
+        match ListenerDraft::parse(url) {
+            Ok(listener) => self.listeners.push(listener),
+            Err(more) => problems.extend(more),
+        }
+    }
+
+    /// Takes the value of a `--user`, which no message repeats.
+    pub(crate) fn user(&mut self, pair: &str, problems: &mut Vec<Problem>) {
+        let origin = Origin::argument("--user");
+        let Some((name, password)) = pair.split_once(':') else {
+            let text = "expected NAME:PASSWORD, found no colon; write alice:secret instead";
+            problems.push(Problem::new(&origin, "", text));
+            return;
+        };
+        let read_name = value::user_name(name).map_err(|mismatch| (mismatch, shown(name)));
+        let read_password =
+            value::password(password).map_err(|mismatch| (mismatch, "something else".to_owned()));
+        match (read_name, read_password) {
+            (Ok(name), Ok(password)) => self.users.push(UserDraft {
+                name: Sourced::new(name, &origin),
+                password,
+            }),
+            (name, password) => {
+                for (mismatch, found) in name.err().into_iter().chain(password.err()) {
+                    problems.push(Problem::mismatch(&origin, "", &mismatch, &found));
+                }
+            }
+        }
+    }
+}
+
+/// A user as written. `Debug` hides the password.
+#[derive(Clone)]
+pub(crate) struct UserDraft {
+    pub(crate) name: Sourced<String>,
+    pub(crate) password: String,
+}
+
+impl std::fmt::Debug for UserDraft {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "UserDraft({:?}, ..)", self.name.value)
+    }
+}

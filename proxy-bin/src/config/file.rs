@@ -1,0 +1,193 @@
+//! The TOML form of a configuration.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use proxy_core::{HeadLimits, Timeouts};
+use toml::de::DeTable;
+
+use super::draft::{Draft, UserDraft};
+use super::listener::{ListenerDraft, Protocol};
+use super::problem::{Mismatch, Origin, Problem, Sourced};
+use super::reader::{Document, Table};
+use super::{Access, Format, LEVELS, value};
+
+impl Draft {
+    /// Reads the file at `path`.
+    ///
+    /// # Errors
+    /// Every mistake in it, in the order of its lines. Contradictions between
+    /// values are left to [`finish`](Self::finish).
+    pub(crate) fn read(path: &Path) -> Result<Self, Vec<Problem>> {
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            let origin = Origin::argument(format!("--config {}", path.display()));
+            let text = format!("expected a readable TOML file: {error}");
+            vec![Problem::new(&origin, "", text)]
+        })?;
+        Self::parse(path, &text)
+    }
+
+    fn parse(path: &Path, text: &str) -> Result<Self, Vec<Problem>> {
+        let document = Document::new(path, text);
+        let (table, errors) = DeTable::parse_recoverable(text);
+        let mut draft = Self::default();
+        if errors.is_empty() {
+            draft.fill(&document.root(table.get_ref(), &TOP));
+        }
+        for error in errors {
+            // Not the error's own text: it repeats the line, passwords and all.
+            let offset = error.span().map_or(text.len(), |span| span.start);
+            let origin = document.origin(offset);
+            document.report(Problem::new(&origin, "", error.message()));
+        }
+        let mut problems = document.into_problems();
+        problems.sort_by_key(|problem| match problem.origin {
+            Origin::File(_, line) => line,
+            Origin::Argument(_) | Origin::Default => 0,
+        });
+        match problems.is_empty() {
+            true => Ok(draft),
+            false => Err(problems),
+        }
+    }
+
+    fn fill(&mut self, top: &Table<'_>) {
+        self.workers = top.integer("workers", 1..=value::MOST_WORKERS).map(plain);
+        self.drain = top.text("drain", value::duration).map(plain);
+        for table in top.tables("listener", &LISTENER) {
+            self.listeners.extend(listener(&table));
+        }
+        for table in top.tables("user", &USER) {
+            self.users.extend(user(&table));
+        }
+        if let Some(table) = top.table("timeouts", &TIMEOUTS) {
+            timeouts(&table, &mut self.timeouts);
+        }
+        if let Some(table) = top.table("limits", &LIMITS) {
+            limits(&table, &mut self.head);
+            self.connections = table.integer("connections", 1..=usize::MAX).map(plain);
+        }
+        if let Some(table) = top.table("log", &LOG) {
+            self.level = table
+                .text("level", |text| value::choice(&LEVELS, text))
+                .map(plain);
+            self.access_format = table
+                .text("format", |text| value::choice(&Format::WORDS, text))
+                .map(plain);
+            let folder = table.origin().folder().to_owned();
+            self.access = table.text("access", |text| access(&folder, text));
+        }
+    }
+}
+
+/// Reads where the access log goes; a relative path starts from `folder`.
+///
+/// # Errors
+/// If it is empty.
+pub(crate) fn access(folder: &Path, text: &str) -> Result<Access, Mismatch> {
+    match text {
+        "" => Err(Mismatch::new(
+            "\"off\", \"stdout\" or the path of a file",
+            "\"off\"",
+        )),
+        "off" => Ok(Access::Off),
+        "stdout" => Ok(Access::Stdout),
+        path => Ok(Access::File(folder.join(path))),
+    }
+}
+
+fn listener(table: &Table<'_>) -> Option<ListenerDraft> {
+    table.require(
+        "protocol",
+        &Mismatch::new("what it speaks", "protocol = \"http\""),
+    );
+    table.require(
+        "address",
+        &Mismatch::new("an IP address and a port", "address = \"127.0.0.1:3128\""),
+    );
+    // All are read before any is missed, so that all mistakes are found.
+    let protocol = table.text("protocol", Protocol::parse);
+    let address = table.text("address", value::address);
+    let name = table.text("name", value::name);
+    let target = table.text("target", value::target);
+    let cert = path(table, "cert");
+    let key = path(table, "key");
+    let auth = table.boolean("auth");
+    Some(ListenerDraft {
+        origin: table.origin().clone(),
+        name,
+        protocol: protocol?,
+        address: address?,
+        target,
+        cert,
+        key,
+        auth,
+    })
+}
+
+fn path(table: &Table<'_>, key: &str) -> Option<Sourced<PathBuf>> {
+    let folder = table.origin().folder();
+    table.text(key, |text| match text {
+        "" => Err(Mismatch::new("the path of a PEM file", "\"proxy.pem\"")),
+        text => Ok(folder.join(text)),
+    })
+}
+
+fn user(table: &Table<'_>) -> Option<UserDraft> {
+    table.require("name", &Mismatch::new("a user name", "name = \"alice\""));
+    table.require(
+        "password",
+        &Mismatch::new("a password", "password = \"..\""),
+    );
+    let name = table.text("name", value::user_name);
+    let password = table.secret("password", value::password);
+    Some(UserDraft {
+        name: name?,
+        password: password?.value,
+    })
+}
+
+fn timeouts(table: &Table<'_>, timeouts: &mut Timeouts) {
+    let read = |key: &str, field: &mut Option<Duration>| {
+        if let Some(time) = table.text(key, value::timeout) {
+            *field = time.value;
+        }
+    };
+    read("head", &mut timeouts.head);
+    read("keep_alive", &mut timeouts.keep_alive);
+    read("progress", &mut timeouts.progress);
+    read("connect", &mut timeouts.connect);
+    read("tunnel", &mut timeouts.tunnel);
+    read("half_closed", &mut timeouts.half_closed);
+}
+
+fn limits(table: &Table<'_>, head: &mut HeadLimits) {
+    if let Some(bytes) = table.integer("head_bytes", 256..=1024 * 1024) {
+        head.head_bytes(bytes.value);
+    }
+    if let Some(count) = table.integer("header_count", 1..=1024) {
+        head.header_count(count.value);
+    }
+}
+
+fn plain<T>(sourced: Sourced<T>) -> T {
+    sourced.value
+}
+
+const TOP: [&str; 7] = [
+    "workers", "drain", "listener", "user", "timeouts", "limits", "log",
+];
+const LISTENER: [&str; 7] = [
+    "protocol", "address", "target", "cert", "key", "auth", "name",
+];
+const USER: [&str; 2] = ["name", "password"];
+const TIMEOUTS: [&str; 6] = [
+    "head",
+    "keep_alive",
+    "progress",
+    "connect",
+    "tunnel",
+    "half_closed",
+];
+const LIMITS: [&str; 3] = ["head_bytes", "header_count", "connections"];
+const LOG: [&str; 3] = ["level", "access", "format"];

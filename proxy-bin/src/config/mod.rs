@@ -1,0 +1,102 @@
+//! What proxyd was told to do: read once from a file and the command line,
+//! typed ever after.
+
+mod check;
+mod draft;
+mod file;
+mod listener;
+mod problem;
+mod reader;
+mod value;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use proxy_core::{HeadLimits, Timeouts};
+use tracing::level_filters::LevelFilter;
+
+pub(crate) use draft::Draft;
+pub(crate) use file::access;
+pub(crate) use listener::{Listener, Protocol, TlsFiles};
+pub(crate) use problem::{Mismatch, Origin, Problem, Sourced, shown};
+pub(crate) use value::{choice, duration, workers};
+
+/// A configuration without contradictions.
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) users: Vec<User>,
+    /// Worker threads, at least one.
+    pub(crate) workers: usize,
+    /// How long running work may go on after the signal to end.
+    pub(crate) drain: Duration,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) head: HeadLimits,
+    /// The most client connections at a time, all listeners together.
+    pub(crate) connections: Option<usize>,
+    pub(crate) access: Access,
+    pub(crate) access_format: Format,
+    pub(crate) level: LevelFilter,
+}
+
+impl Config {
+    /// In a few words.
+    pub(crate) fn summary(&self) -> String {
+        let count = |count: usize, what: &str| match count {
+            1 => format!("1 {what}"),
+            count => format!("{count} {what}s"),
+        };
+        let listeners: Vec<String> = self.listeners.iter().map(Listener::to_string).collect();
+        format!(
+            "{} ({}), {}, {}",
+            count(self.listeners.len(), "listener"),
+            listeners.join(", "),
+            count(self.users.len(), "user"),
+            count(self.workers, "worker"),
+        )
+    }
+}
+
+/// A user that listeners may ask for. `Debug` hides the password.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct User {
+    pub(crate) name: String,
+    pub(crate) password: String,
+}
+
+impl fmt::Debug for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "User({:?}, ..)", self.name)
+    }
+}
+
+/// Where access-log lines go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    File(PathBuf),
+    Off,
+    Stdout,
+}
+
+/// How an access-log line looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Json,
+    Text,
+}
+
+impl Format {
+    pub(crate) const WORDS: [(&'static str, Self); 2] =
+        [("json", Self::Json), ("text", Self::Text)];
+}
+
+/// The words for how much is said on stderr.
+pub(crate) const LEVELS: [(&str, LevelFilter); 6] = [
+    ("off", LevelFilter::OFF),
+    ("error", LevelFilter::ERROR),
+    ("warn", LevelFilter::WARN),
+    ("info", LevelFilter::INFO),
+    ("debug", LevelFilter::DEBUG),
+    ("trace", LevelFilter::TRACE),
+];

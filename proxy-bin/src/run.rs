@@ -1,0 +1,220 @@
+//! The life of the process: start, serve, drain, end.
+
+use std::io::{self, Write};
+use std::sync::{Arc, mpsc as blocking};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use proxy_core::Stop;
+use tokio::sync::{mpsc, watch};
+use tokio::task::LocalSet;
+
+use crate::banner;
+use crate::config::{Access, Config};
+use crate::gate::Limit;
+use crate::log::{Handle, Writer};
+use crate::nofile;
+use crate::own::OwnAddresses;
+use crate::plan::Plan;
+use crate::signal::Signal;
+use crate::worker::{self, Shared};
+
+/// Serves until a signal asks for the end and all work is done.
+///
+/// A second signal ends the process at once.
+///
+/// # Errors
+/// A line for each thing that could not be started.
+pub(crate) fn run(config: Config) -> Result<(), Vec<String>> {
+    let descriptors = nofile::raise();
+    let plan = Plan::new(&config)?;
+    let (writer, log) = open_log(&config)?;
+    let (closing, closed) = watch::channel(false);
+    let (tell, events) = mpsc::unbounded_channel();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| vec![format!("cannot start: {error}")])?;
+    let signals = LocalSet::new();
+    // Before anybody knows that it runs.
+    runtime
+        .block_on(signals.run_until(watch_signals(&tell)))
+        .map_err(|error| vec![format!("cannot watch for signals: {error}")])?;
+
+    let banner = banner::text(&plan.places, &config);
+    let shared = Shared {
+        own: OwnAddresses::new(plan.places.iter().map(|place| place.address)),
+        places: plan.places.into(),
+        limit: config.connections.map(|most| Arc::new(Limit::new(most))),
+        idle: idle_connections(descriptors, config.workers),
+        stop: Stop::new(),
+        closing: closed,
+        config: Arc::new(config),
+    };
+    let workers = start_workers(&shared, plan.sockets, log, tell)?;
+    // Standard output belongs to the access log. Nobody may be listening.
+    let _ = io::stderr().write_all(banner.as_bytes());
+    warn_of_open_listeners(&shared.config);
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        workers,
+        descriptors,
+        "started"
+    );
+    let result = runtime.block_on(signals.run_until(attend(events, closing, workers)));
+    if let Some(writer) = writer {
+        writer.finish(LOG_PATIENCE);
+    }
+    result
+}
+
+/// What the main thread hears of.
+#[derive(Debug)]
+enum Event {
+    Signal(Signal),
+    /// A worker is gone; with `false`, before anybody asked it to.
+    WorkerEnded(bool),
+}
+
+/// Tells the workers of the first signal, and waits for their end.
+async fn attend(
+    mut events: mpsc::UnboundedReceiver<Event>,
+    closing: watch::Sender<bool>,
+    mut workers: usize,
+) -> Result<(), Vec<String>> {
+    let mut result = Ok(());
+    let mut first_signal: Option<Instant> = None;
+    while workers > 0 {
+        match events.recv().await {
+            Some(Event::Signal(signal)) => match first_signal {
+                None => {
+                    tracing::info!("closing: running work may finish; a second signal cuts it");
+                    first_signal = Some(Instant::now());
+                    closing.send_replace(true);
+                }
+                Some(first) if first.elapsed() < ECHO => {}
+                Some(_) => {
+                    tracing::warn!("ended at once by a second signal");
+                    std::process::exit(signal.exit_status());
+                }
+            },
+            Some(Event::WorkerEnded(well)) => {
+                workers -= 1;
+                if !well {
+                    result = Err(vec!["a worker failed".to_owned()]);
+                    closing.send_replace(true);
+                }
+            }
+            None => break,
+        }
+    }
+    result
+}
+
+async fn watch_signals(tell: &mpsc::UnboundedSender<Event>) -> io::Result<()> {
+    for signal in Signal::ALL {
+        let tell = tell.clone();
+        let watch = signal.watch(move |signal| drop(tell.send(Event::Signal(signal))))?;
+        tokio::task::spawn_local(watch);
+    }
+    Ok(())
+}
+
+/// Answers how many there are, once all are ready.
+fn start_workers(
+    shared: &Shared,
+    sockets: Vec<Vec<std::net::TcpListener>>,
+    log: Option<Handle>,
+    tell: mpsc::UnboundedSender<Event>,
+) -> Result<usize, Vec<String>> {
+    let (ready, all_ready) = blocking::channel();
+    let workers = sockets.len();
+    for (number, sockets) in sockets.into_iter().enumerate() {
+        let (shared, log, tell) = (shared.clone(), log.clone(), tell.clone());
+        let ready = ready.clone();
+        thread::Builder::new()
+            .name(format!("worker-{number}"))
+            .spawn(move || {
+                let mut end = Ended { tell, well: false };
+                let told = ready.clone();
+                let result = worker::run(shared, sockets, log, || drop(told.send(Ok(()))));
+                match result {
+                    Ok(()) => end.well = true,
+                    Err(error) => drop(ready.send(Err(error))),
+                }
+            })
+            .map_err(|error| vec![format!("cannot start a worker: {error}")])?;
+    }
+    drop(ready);
+    for _ in 0..workers {
+        match all_ready.recv() {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return Err(vec![format!("cannot start a worker: {error}")]),
+            Err(_) => return Err(vec!["a worker failed at its start".to_owned()]),
+        }
+    }
+    Ok(workers)
+}
+
+/// Tells the main thread that a worker is gone, also if it panics.
+struct Ended {
+    tell: mpsc::UnboundedSender<Event>,
+    well: bool,
+}
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // The main thread may be gone as well.
+        let _ = self.tell.send(Event::WorkerEnded(self.well));
+    }
+}
+
+fn open_log(config: &Config) -> Result<(Option<Writer>, Option<Handle>), Vec<String>> {
+    let opened = match &config.access {
+        Access::Off => return Ok((None, None)),
+        Access::Stdout => Writer::stdout(),
+        Access::File(path) => Writer::file(path),
+    };
+    match opened {
+        Ok((writer, handle)) => Ok((Some(writer), Some(handle))),
+        Err(error) => {
+            let place = match &config.access {
+                Access::File(path) => path.display().to_string(),
+                Access::Off | Access::Stdout => "standard output".to_owned(),
+            };
+            Err(vec![format!(
+                "access log: cannot write to {place}: {error}"
+            )])
+        }
+    }
+}
+
+fn warn_of_open_listeners(config: &Config) {
+    for listener in config
+        .listeners
+        .iter()
+        .filter(|listener| listener.is_open())
+    {
+        tracing::warn!(
+            "{listener} IS AN OPEN PROXY: everybody who can reach this address can use it. Ask for \
+             a user (--user NAME:PASSWORD) or listen on 127.0.0.1"
+        );
+    }
+}
+
+/// Most descriptors are for those who are served.
+fn idle_connections(descriptors: Option<u64>, workers: usize) -> usize {
+    let share = descriptors.map_or(MOST_IDLE, |all| {
+        usize::try_from(all / 8).unwrap_or(MOST_IDLE) / workers
+    });
+    share.clamp(1, MOST_IDLE)
+}
+
+const MOST_IDLE: usize = 1024;
+
+/// Some programs that run others, `timeout` for one, signal the process and then
+/// its group: that is one wish, told twice.
+const ECHO: Duration = Duration::from_millis(30);
+
+/// How long the last log lines may take.
+const LOG_PATIENCE: Duration = Duration::from_secs(2);

@@ -1,0 +1,237 @@
+//! One listener as a worker serves it.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Instant;
+
+use proxy_core::{Peer, Stop};
+use proxy_relay::{PortMap, Prefixed, Ticks, Transport};
+use proxy_tls::{Acceptor, TlsStream};
+use tokio::net::TcpStream;
+
+use crate::config::{Config, Listener, Protocol};
+use crate::gate::Slot;
+use crate::gateway::Proxyd;
+use crate::sniff::{self, Spoken};
+use crate::throttle::Throttle;
+
+type Http = proxy_http::Server<Rc<Proxyd>>;
+type Socks = proxy_socks::Server<Rc<Proxyd>>;
+
+/// A listener with its servers.
+pub(crate) struct Service {
+    name: Box<str>,
+    /// The address listened on, if it is the one that all clients reach.
+    local: Option<SocketAddr>,
+    kind: Kind,
+    stop: Stop,
+    first_byte: Ticks,
+    refused_tls: Throttle,
+}
+
+enum Kind {
+    Auto {
+        http: Http,
+        socks: Socks,
+        tls: Option<Acceptor>,
+    },
+    Http(Http),
+    Https {
+        http: Http,
+        tls: Acceptor,
+    },
+    Socks(Socks),
+    Tcp(PortMap<Rc<Proxyd>>),
+}
+
+impl Service {
+    pub(crate) fn new(
+        listener: &Listener,
+        address: SocketAddr,
+        tls: Option<Acceptor>,
+        gateway: &Rc<Proxyd>,
+        config: &Config,
+        stop: &Stop,
+    ) -> Self {
+        let http = || http(gateway, config, stop);
+        let socks = || socks(gateway, listener.auth, config, stop);
+        let kind = match (listener.protocol, tls, &listener.target) {
+            (Protocol::Https, Some(tls), _) => Kind::Https { http: http(), tls },
+            (Protocol::Socks, ..) => Kind::Socks(socks()),
+            (Protocol::Tcp, _, Some(target)) => {
+                let mut map = PortMap::new(Rc::clone(gateway), target.clone());
+                map.timeouts(config.timeouts).stop(stop.clone());
+                Kind::Tcp(map)
+            }
+            (Protocol::Auto, tls, _) => Kind::Auto {
+                http: http(),
+                socks: socks(),
+                tls,
+            },
+            // The configuration has a certificate for HTTPS and a target for TCP.
+            (Protocol::Http | Protocol::Https | Protocol::Tcp, ..) => Kind::Http(http()),
+        };
+        Self {
+            name: listener.service(address.port()).into(),
+            local: Some(address).filter(|address| !address.ip().is_unspecified()),
+            kind,
+            stop: stop.clone(),
+            first_byte: config.timeouts.head.into(),
+            refused_tls: Throttle::default(),
+        }
+    }
+
+    /// As messages name it.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Serves a connection in a task of its own, which holds `slot` to its end.
+    ///
+    /// Each kind has its own task, so that none is larger than it must be.
+    ///
+    /// # Panics
+    /// Outside a `LocalSet`.
+    pub(crate) fn spawn(self: &Rc<Self>, stream: TcpStream, remote: SocketAddr, slot: Slot) {
+        let Some(local) = self.local.or_else(|| stream.local_addr().ok()) else {
+            // Only a socket that is gone has no address.
+            return;
+        };
+        let peer = Peer { remote, local };
+        let this = Rc::clone(self);
+        match self.kind {
+            Kind::Http(_) => spawn(slot, async move {
+                if let Kind::Http(http) = &this.kind {
+                    this.tell(peer, http.serve(stream, peer).await);
+                }
+            }),
+            Kind::Socks(_) => spawn(slot, async move {
+                if let Kind::Socks(socks) = &this.kind {
+                    this.tell(peer, socks.serve(stream, peer).await);
+                }
+            }),
+            Kind::Tcp(_) => spawn(slot, async move {
+                if let Kind::Tcp(map) = &this.kind {
+                    this.tell(peer, map.serve(stream, peer).await);
+                }
+            }),
+            Kind::Https { .. } => spawn(slot, async move { this.serve_https(stream, peer).await }),
+            Kind::Auto { .. } => spawn(slot, async move { this.serve_auto(stream, peer).await }),
+        }
+    }
+
+    async fn serve_https(&self, stream: TcpStream, peer: Peer) {
+        if let Kind::Https { http, tls } = &self.kind
+            && let Some(stream) = Box::pin(self.accept_tls(tls, stream, peer)).await
+        {
+            self.tell(peer, http.serve(stream, peer).await);
+        }
+    }
+
+    async fn serve_auto(&self, stream: TcpStream, peer: Peer) {
+        let Kind::Auto { http, socks, tls } = &self.kind else {
+            return;
+        };
+        let spoken = {
+            let mut deadline = sniff::deadline(self.first_byte, self.stop.clone());
+            sniff::peek(&stream, &mut deadline).await
+        };
+        match (spoken, tls) {
+            (Some(Spoken::Http), _) => self.tell(peer, http.serve(stream, peer).await),
+            (Some(Spoken::Socks), _) => self.tell(peer, socks.serve(stream, peer).await),
+            (Some(Spoken::Tls), Some(tls)) => {
+                Box::pin(self.serve_auto_tls(http, socks, tls, stream, peer)).await;
+            }
+            (Some(Spoken::Tls), None) => self.refuse_tls(peer),
+            (None, _) => {}
+        }
+    }
+
+    /// Inside TLS the first byte tells HTTP and SOCKS apart once more.
+    async fn serve_auto_tls(
+        &self,
+        http: &Http,
+        socks: &Socks,
+        tls: &Acceptor,
+        stream: TcpStream,
+        peer: Peer,
+    ) {
+        let Some(mut stream) = Box::pin(self.accept_tls(tls, stream, peer)).await else {
+            return;
+        };
+        let mut deadline = sniff::deadline(self.first_byte, self.stop.clone());
+        let Some((spoken, bytes)) = sniff::read(&mut stream, &mut deadline).await else {
+            return;
+        };
+        drop(deadline);
+        let stream = Prefixed::new(stream, bytes);
+        match spoken {
+            Spoken::Socks => self.tell(peer, socks.serve(stream, peer).await),
+            Spoken::Http | Spoken::Tls => self.tell(peer, http.serve(stream, peer).await),
+        }
+    }
+
+    async fn accept_tls<S: Transport>(
+        &self,
+        tls: &Acceptor,
+        stream: S,
+        peer: Peer,
+    ) -> Option<TlsStream<S>> {
+        match tls.accept(stream).await {
+            Ok(stream) => Some(stream),
+            Err(error) => {
+                self.tell(peer, Err::<(), _>(error.kind));
+                None
+            }
+        }
+    }
+
+    fn refuse_tls(&self, peer: Peer) {
+        if let Some(clients) = self.refused_tls.admit(Instant::now()) {
+            tracing::warn!(
+                listener = &*self.name,
+                client = %peer.remote,
+                clients,
+                "TLS was refused: this listener has no certificate; write cert and key for it"
+            );
+        }
+    }
+
+    /// Ends that are a client's own doing are for those who look for them.
+    fn tell<T, E: fmt::Display>(&self, peer: Peer, result: Result<T, E>) {
+        if let Err(error) = result {
+            tracing::debug!(listener = &*self.name, client = %peer.remote, %error, "ended");
+        }
+    }
+}
+
+/// The slot goes last, when all of the connection is gone.
+fn spawn(slot: Slot, connection: impl Future<Output = ()> + 'static) {
+    tokio::task::spawn_local(async move {
+        let _slot = slot;
+        connection.await;
+    });
+}
+
+fn http(gateway: &Rc<Proxyd>, config: &Config, stop: &Stop) -> Http {
+    let mut settings = proxy_http::Config::default();
+    settings
+        .limits(config.head)
+        .timeouts(config.timeouts)
+        .stop(stop.clone());
+    proxy_http::Server::new(Rc::clone(gateway)).with_config(settings)
+}
+
+fn socks(gateway: &Rc<Proxyd>, auth: bool, config: &Config, stop: &Stop) -> Socks {
+    let mut server = proxy_socks::Server::new(Rc::clone(gateway));
+    server
+        .config()
+        .methods(match auth {
+            true => proxy_socks::Methods::PASSWORD,
+            false => proxy_socks::Methods::ANY,
+        })
+        .timeouts(config.timeouts)
+        .stop(stop.clone());
+    server
+}

@@ -1,0 +1,171 @@
+//! A worker: one thread, one runtime, everything it serves.
+
+use std::io;
+use std::net::TcpListener;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proxy_core::{End, Stop};
+use proxy_relay::Dialer;
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, LocalSet, spawn_local};
+
+use crate::accept::Acceptor;
+use crate::auth::Users;
+use crate::config::Config;
+use crate::gate::{Gate, Limit};
+use crate::gateway::{Outside, Proxyd};
+use crate::log::{self, AccessLog};
+use crate::own::OwnAddresses;
+use crate::plan::Place;
+use crate::service::Service;
+
+/// What all workers share; read only, or counters off the path of requests.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: Arc<Config>,
+    pub(crate) places: Arc<[Place]>,
+    pub(crate) own: OwnAddresses,
+    pub(crate) limit: Option<Arc<Limit>>,
+    /// Idle origin connections that each worker may keep.
+    pub(crate) idle: usize,
+    /// Drains and ends all connections.
+    pub(crate) stop: Stop,
+    /// Becomes true when no more are to be accepted.
+    pub(crate) closing: watch::Receiver<bool>,
+}
+
+/// Serves `sockets`, one for each place, until the proxy closes and the last
+/// connection has ended. Calls `ready` once all is set up.
+///
+/// # Errors
+/// If the runtime or a socket's registration fails.
+pub(crate) fn run(
+    shared: Shared,
+    sockets: Vec<TcpListener>,
+    log: Option<log::Handle>,
+    ready: impl FnOnce(),
+) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let local = LocalSet::new();
+    let result = local.block_on(&runtime, serve(shared, sockets, log, ready));
+    // What was not given up by now goes with its tasks.
+    drop(local);
+    // A name look-up that hangs is not waited for.
+    runtime.shutdown_background();
+    result
+}
+
+async fn serve(
+    shared: Shared,
+    sockets: Vec<TcpListener>,
+    log: Option<log::Handle>,
+    ready: impl FnOnce(),
+) -> io::Result<()> {
+    let log = match log {
+        Some(handle) => AccessLog::new(shared.config.access_format, handle),
+        None => AccessLog::off(),
+    };
+    let dialer = Dialer::new(&shared.config.timeouts);
+    let outside = Rc::new(Outside::new(dialer, shared.idle, shared.own.clone(), log));
+    let gate = Rc::new(Gate::new(shared.limit.clone()));
+    let accepting = accept_all(&shared, sockets, &gate, &outside)?;
+    spawn_local(keep_house(Rc::clone(&outside)));
+    spawn_local({
+        let outside = Rc::clone(&outside);
+        async move { outside.log().keep_flushing().await }
+    });
+    ready();
+
+    let mut closing = shared.closing.clone();
+    // An error means that nobody is left to tell: as good as being told.
+    let _ = closing.wait_for(|closing| *closing).await;
+    for acceptor in accepting {
+        acceptor.abort();
+        // Over when its socket is closed.
+        let _ = acceptor.await;
+    }
+    drain(&shared, &gate).await;
+    outside.log().flush();
+    Ok(())
+}
+
+fn accept_all(
+    shared: &Shared,
+    sockets: Vec<TcpListener>,
+    gate: &Rc<Gate>,
+    outside: &Rc<Outside>,
+) -> io::Result<Vec<JoinHandle<()>>> {
+    let users = Rc::new(Users::new(&shared.config.users));
+    let hasty = hasty(&shared.config);
+    let accept = |(place, socket): (&Place, TcpListener)| {
+        let Place {
+            listener,
+            address,
+            tls,
+        } = place;
+        let users = listener.auth.then(|| Rc::clone(&users));
+        let name = listener.service(address.port());
+        let gateway = Rc::new(Proxyd::new(name, users, Rc::clone(outside)));
+        let busy = Rc::new(gateway.busy());
+        let serve = |gateway, config| {
+            Service::new(
+                listener,
+                *address,
+                tls.clone(),
+                gateway,
+                config,
+                &shared.stop,
+            )
+        };
+        let acceptor = Acceptor::new(
+            tokio::net::TcpListener::from_std(socket)?,
+            serve(&gateway, &shared.config),
+            serve(&busy, &hasty),
+            gate,
+            outside,
+        );
+        Ok(spawn_local(acceptor.run()))
+    };
+    shared.places.iter().zip(sockets).map(accept).collect()
+}
+
+/// Settings for connections that will only be refused.
+fn hasty(config: &Config) -> Config {
+    let mut hasty = config.clone();
+    hasty.timeouts.head = Some(REFUSAL_TIME);
+    hasty.timeouts.keep_alive = Some(REFUSAL_TIME);
+    hasty
+}
+
+/// Lets running work finish, and cuts what is left at the deadline.
+async fn drain(shared: &Shared, gate: &Gate) {
+    shared.stop.drain();
+    let deadline = shared.config.drain;
+    if tokio::time::timeout(deadline, gate.emptied()).await.is_ok() {
+        return;
+    }
+    tracing::warn!(connections = gate.len(), "cut at the deadline");
+    shared.stop.stop(End::Drained);
+    // Sessions hear of it at their next tick and report themselves.
+    if tokio::time::timeout(LAST_WORDS, gate.emptied())
+        .await
+        .is_err()
+    {
+        tracing::debug!(connections = gate.len(), "dropped");
+    }
+}
+
+async fn keep_house(outside: Rc<Outside>) {
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        outside.sweep();
+    }
+}
+
+const REFUSAL_TIME: Duration = Duration::from_secs(2);
+const LAST_WORDS: Duration = Duration::from_secs(2);
+const SWEEP: Duration = Duration::from_secs(1);
