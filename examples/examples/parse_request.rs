@@ -29,7 +29,10 @@ fn main() -> Result<(), HeadError> {
             }
             Status::Partial => match pieces.next() {
                 Some(piece) => buffer.extend_from_slice(piece),
-                None => return Ok(println!("the connection ended inside the head")),
+                None => {
+                    println!("the connection ended inside the head");
+                    return Ok(());
+                }
             },
         }
     };
