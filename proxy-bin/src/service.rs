@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use proxy_core::{Peer, Stop};
-use proxy_relay::{PortMap, Prefixed, Ticks, Transport};
+use proxy_relay::{Deadline, PortMap, Prefixed, Ticks, Transport};
 use proxy_tls::{Acceptor, TlsStream};
 use tokio::net::TcpStream;
 
@@ -134,7 +134,7 @@ impl Service {
             return;
         };
         let spoken = {
-            let mut deadline = sniff::deadline(self.first_byte, self.stop.clone());
+            let mut deadline = self.first_byte();
             sniff::peek(&stream, &mut deadline).await
         };
         match (spoken, tls) {
@@ -160,7 +160,7 @@ impl Service {
         let Some(mut stream) = Box::pin(self.accept_tls(tls, stream, peer)).await else {
             return;
         };
-        let mut deadline = sniff::deadline(self.first_byte, self.stop.clone());
+        let mut deadline = self.first_byte();
         let Some((spoken, bytes)) = sniff::read(&mut stream, &mut deadline).await else {
             return;
         };
@@ -178,13 +178,21 @@ impl Service {
         stream: S,
         peer: Peer,
     ) -> Option<TlsStream<S>> {
-        match tls.accept(stream).await {
+        // The time is the acceptor's matter; a drain ends handshakes.
+        let mut deadline = Deadline::new(self.stop.clone());
+        match sniff::unless_closing(&mut deadline, tls.accept(stream)).await? {
             Ok(stream) => Some(stream),
             Err(error) => {
                 self.tell(peer, Err::<(), _>(error.kind));
                 None
             }
         }
+    }
+
+    fn first_byte(&self) -> Deadline {
+        let deadline = Deadline::new(self.stop.clone());
+        deadline.set(self.first_byte);
+        deadline
     }
 
     fn refuse_tls(&self, peer: Peer) {

@@ -2,10 +2,11 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Poll, ready};
 
-use proxy_relay::{Deadline, Expired, Ticks, Transport, lend};
+use proxy_core::StopState;
+use proxy_relay::{Deadline, Transport, lend};
 use tokio::io::ReadBuf;
 use tokio::net::TcpStream;
 
@@ -31,16 +32,13 @@ impl From<u8> for Spoken {
 }
 
 /// Looks at the first byte and leaves it where it is. `None` if the client left
-/// or was too slow, or the proxy stops.
+/// or was too slow, or the proxy closes.
 pub(crate) async fn peek(stream: &TcpStream, deadline: &mut Deadline) -> Option<Spoken> {
     let mut first = [0];
-    let peeked = within(deadline, |cx| {
-        stream.poll_peek(cx, &mut ReadBuf::new(&mut first))
-    })
-    .await;
-    match peeked {
-        Some(Ok(1)) => Some(first[0].into()),
-        _ => None,
+    let peek = poll_fn(|cx| stream.poll_peek(cx, &mut ReadBuf::new(&mut first)));
+    match unless_closing(deadline, peek).await? {
+        Ok(1) => Some(first[0].into()),
+        Ok(_) | Err(_) => None,
     }
 }
 
@@ -49,38 +47,29 @@ pub(crate) async fn read<S: Transport>(
     stream: &mut S,
     deadline: &mut Deadline,
 ) -> Option<(Spoken, Vec<u8>)> {
-    let read = within(deadline, |cx| {
+    let read = poll_fn(|cx| {
         lend(|buffers| {
             let mut buffer = ReadBuf::new(&mut buffers.read[..FIRST_READ]);
             ready!(Pin::new(&mut *stream).poll_read(cx, &mut buffer))?;
-            Poll::Ready(Ok(buffer.filled().to_vec()))
+            Poll::Ready(io::Result::Ok(buffer.filled().to_vec()))
         })
-    })
-    .await;
-    let bytes = read?.ok()?;
+    });
+    let bytes = unless_closing(deadline, read).await?.ok()?;
     Some((Spoken::from(*bytes.first()?), bytes))
 }
 
-/// A deadline for the first byte.
-pub(crate) fn deadline(patience: Ticks, stop: proxy_core::Stop) -> Deadline {
-    let deadline = Deadline::new(stop);
-    deadline.set(patience);
-    deadline
-}
-
-async fn within<T>(
+/// Awaits `work` until the deadline passes or the proxy closes: `work` is of the
+/// kind that comes before anything worth finishing.
+pub(crate) async fn unless_closing<T>(
     deadline: &mut Deadline,
-    mut poll: impl FnMut(&mut std::task::Context<'_>) -> Poll<io::Result<T>>,
-) -> Option<io::Result<T>> {
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    let mut work = pin!(work);
     poll_fn(|cx| {
-        if let Poll::Ready(Expired::Elapsed | Expired::Stopped(_)) = deadline.poll(cx) {
+        if deadline.poll(cx).is_ready() || deadline.stop_state() != StopState::Running {
             return Poll::Ready(None);
         }
-        if !matches!(deadline.stop_state(), proxy_core::StopState::Running) {
-            // Nothing has begun that could be finished.
-            return Poll::Ready(None);
-        }
-        poll(cx).map(Some)
+        work.as_mut().poll(cx).map(Some)
     })
     .await
 }

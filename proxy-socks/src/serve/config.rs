@@ -38,7 +38,8 @@ impl Config {
     }
 
     /// Ends handshakes, and tunnels whose session brings no token of its own;
-    /// none by default. While it only drains, connections go on.
+    /// none by default. While it only drains, connections go on once their first
+    /// byte has come.
     pub fn stop(&mut self, stop: Stop) -> &mut Self {
         self.stop = stop;
         self

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use proxy_core::{End, StopState};
 use proxy_relay::{Deadline, Expired, Transport, lend, vanished};
 use tokio::io::{AsyncWriteExt, ReadBuf};
 
@@ -77,6 +78,23 @@ pub(super) async fn within<T>(
     let mut work = pin!(work);
     poll_fn(|cx| match deadline.poll(cx) {
         Poll::Ready(expired) => Poll::Ready(Err(expired)),
+        Poll::Pending => work.as_mut().poll(cx).map(Ok),
+    })
+    .await
+}
+
+/// Awaits the client's first bytes until the deadline passes. A drain ends the
+/// wait as well: nothing has begun that could be finished.
+pub(super) async fn unless_drained<T>(
+    deadline: &mut Deadline,
+    work: impl Future<Output = T>,
+) -> Result<T, Expired> {
+    let mut work = pin!(work);
+    poll_fn(|cx| match deadline.poll(cx) {
+        Poll::Ready(expired) => Poll::Ready(Err(expired)),
+        Poll::Pending if deadline.stop_state() == StopState::Draining => {
+            Poll::Ready(Err(Expired::Stopped(End::Drained)))
+        }
         Poll::Pending => work.as_mut().poll(cx).map(Ok),
     })
     .await

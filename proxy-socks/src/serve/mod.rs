@@ -19,7 +19,7 @@ pub use error::ServeError;
 
 use error::{Failure, Refusal};
 use exchange::Exchange;
-use link::{LINGER, Link, unless, within};
+use link::{LINGER, Link, unless, unless_drained, within};
 
 /// A SOCKS4, 4a and 5 server around a [`Gateway`].
 ///
@@ -146,6 +146,8 @@ where
         exchange: &mut Exchange<'_, G>,
     ) -> Result<Tunnel<G::Upstream>, Failure> {
         deadline.set(self.config.timeouts.head.into());
+        unless_drained(deadline, link.read()).await??;
+        exchange.begin();
         let (reply, asked) = within(deadline, self.negotiate(link, exchange)).await??;
         deadline.set(self.config.timeouts.connect.into());
         let (upstream, shaping) = match within(deadline, self.reach(link, exchange, asked)).await {
