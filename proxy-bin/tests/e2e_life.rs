@@ -158,11 +158,33 @@ fn a_second_signal_ends_the_process_at_once() {
         });
         near.send("alive");
         far.expect("alive");
+        // Sooner it would count as an echo of the first.
+        std::thread::sleep(Duration::from_millis(150));
         proxy.process().signal(signal);
         let stopped = proxy.wait();
         assert_eq!(stopped.status.code(), Some(code), "{stopped}");
         assert!(stopped.took < Duration::from_secs(5), "{:?}", stopped.took);
     }
+}
+
+#[test]
+fn a_signal_told_twice_at_once_is_one() {
+    // As `timeout` does: to the process, then to its group.
+    let (origin, accepted) = Origin::manual();
+    let proxy = Proxyd::with_all(origin.address, &[]);
+    let near = Mode::Connect.open(&proxy, origin.address);
+    let far = Accepted::next(&accepted);
+    let address = proxy.address("http");
+    proxy.process().signal(Signal::TERM);
+    proxy.process().signal(Signal::TERM);
+    wait_for("new connections to be refused", || {
+        TcpStream::connect(address).is_err()
+    });
+    near.send("alive");
+    far.expect("alive");
+    drop((near, far));
+    let stopped = proxy.wait();
+    assert!(stopped.status.success(), "{stopped}");
 }
 
 #[test]
