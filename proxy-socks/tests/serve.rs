@@ -447,6 +447,20 @@ async fn p40_p60_success_waits_for_the_target_and_a_timeout_is_06() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_refused_client_may_finish_sending() {
+    let start = tokio::time::Instant::now();
+    let mut session = mem(|_| ());
+    let wire = [&greeting(0)[..], &request_name("missing.test", 80)].concat();
+    send(&mut session.client, &wire).await;
+    assert_eq!(rest(&mut session.client).await.len(), 12);
+    // Closed now, the connection would be reset, and the reply with it.
+    send(&mut session.client, b"what was on its way").await;
+    session.client.shutdown().await.unwrap();
+    session.result().await.unwrap();
+    assert_eq!(start.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refused_client_that_does_not_close_is_not_kept() {
     let mut session = mem(|_| ());
     let wire = [&greeting(0)[..], &request_name("missing.test", 80)].concat();
