@@ -32,7 +32,8 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let config = match cli.config() {
         Ok(config) => config,
-        Err(problems) => return fail(MISTAKE, &problems),
+        // Without a prefix, so that editors find the line.
+        Err(problems) => return fail(MISTAKE, "", &problems),
     };
     start_diagnostics(config.level);
     let result = match cli.command {
@@ -44,13 +45,13 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failures) => fail(FAILURE, &failures),
+        Err(failures) => fail(FAILURE, "proxyd: ", &failures),
     }
 }
 
-fn fail(status: u8, lines: &[impl Display]) -> ExitCode {
+fn fail(status: u8, prefix: &str, lines: &[impl Display]) -> ExitCode {
     for line in lines {
-        let _ = writeln!(io::stderr(), "proxyd: {line}");
+        let _ = writeln!(io::stderr(), "{prefix}{line}");
     }
     ExitCode::from(status)
 }

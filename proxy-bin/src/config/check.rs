@@ -35,6 +35,7 @@ impl Draft {
             .filter_map(|draft| listener(draft, have_users, &mut problems))
             .collect();
         if !problems.is_empty() {
+            problems.sort_by_key(Problem::place);
             return Err(problems);
         }
         Ok(Config {
@@ -122,8 +123,8 @@ fn check_doubles(listeners: &[ListenerDraft], problems: &mut Vec<Problem>) {
         let Some(Sourced { value, origin }) = &listener.name else {
             continue;
         };
-        let named = |l: &&ListenerDraft| l.name.as_ref().is_some_and(|n| n.value == *value);
-        if let Some(first) = earlier.iter().find(named) {
+        let mut names = earlier.iter().filter_map(|l| l.name.as_ref());
+        if let Some(first) = names.find(|name| name.value == *value) {
             let text = format!(
                 "expected a name of its own, found {value:?} as at {}; write another name instead",
                 first.origin

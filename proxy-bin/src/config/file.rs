@@ -41,10 +41,7 @@ impl Draft {
             document.report(Problem::new(&origin, "", error.message()));
         }
         let mut problems = document.into_problems();
-        problems.sort_by_key(|problem| match problem.origin {
-            Origin::File(_, line) => line,
-            Origin::Argument(_) | Origin::Default => 0,
-        });
+        problems.sort_by_key(Problem::place);
         match problems.is_empty() {
             true => Ok(draft),
             false => Err(problems),

@@ -22,6 +22,15 @@ impl Problem {
         }
     }
 
+    /// The order in which mistakes are told: those of the file by their lines,
+    /// then those of the command line.
+    pub(crate) fn place(&self) -> usize {
+        match self.origin {
+            Origin::File(_, line) => line,
+            Origin::Argument(_) | Origin::Default => usize::MAX,
+        }
+    }
+
     /// The usual sentence.
     pub(crate) fn mismatch(
         origin: &Origin,

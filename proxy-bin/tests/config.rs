@@ -1,0 +1,486 @@
+//! Configuration files: what is accepted, and what each mistake is told as.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// What `proxyd check --config proxyd.toml` says of this file: status and lines.
+fn check(toml: &str) -> (Option<i32>, Vec<String>) {
+    check_with(toml, &[])
+}
+
+fn check_with(toml: &str, more: &[&str]) -> (Option<i32>, Vec<String>) {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("proxyd.toml"), toml).unwrap();
+    write_pair(folder.path());
+    let mut args = vec!["check", "--config", "proxyd.toml"];
+    args.extend(more);
+    let output = proxyd(folder.path(), &args);
+    let text = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8(text).unwrap();
+    (
+        output.status.code(),
+        text.lines().map(str::to_owned).collect(),
+    )
+}
+
+fn proxyd(folder: &Path, args: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_proxyd"));
+    command.current_dir(folder).args(args).output().unwrap()
+}
+
+/// `cert.pem` with its `key.pem`, and `other.pem`, the key of another one.
+fn write_pair(folder: &Path) {
+    let pair = rcgen::generate_simple_self_signed(["proxy.example".to_owned()]).unwrap();
+    std::fs::write(folder.join("cert.pem"), pair.cert.pem()).unwrap();
+    std::fs::write(folder.join("key.pem"), pair.signing_key.serialize_pem()).unwrap();
+    let other = rcgen::KeyPair::generate().unwrap();
+    std::fs::write(folder.join("other.pem"), other.serialize_pem()).unwrap();
+}
+
+/// Each of `lines` is one of the mistakes in `toml`, in that order.
+#[track_caller]
+fn mistakes(toml: &str, lines: &[&str]) {
+    let (status, said) = check(toml);
+    assert_eq!(said, lines, "in\n{toml}");
+    assert_eq!(status, Some(2));
+}
+
+#[test]
+fn everything_at_once_is_accepted() {
+    let (status, said) = check(
+        r#"
+        workers = 3
+        drain = "0s"
+
+        [[listener]]
+        protocol = "http"
+        address = "127.0.0.1:3128"
+        name = "open.http-1"
+        auth = false
+
+        [[listener]]
+        protocol = "socks"
+        address = "[::1]:1080"
+        auth = true
+
+        [[listener]]
+        protocol = "tcp"
+        address = "127.0.0.1:5432"
+        target = "db.example:5432"
+
+        [[listener]]
+        protocol = "https"
+        address = "0.0.0.0:8443"
+        cert = "cert.pem"
+        key = "key.pem"
+
+        [[listener]]
+        protocol = "auto"
+        address = "127.0.0.1:0"
+        cert = "cert.pem"
+        key = "key.pem"
+
+        [[listener]]
+        protocol = "auto"
+        address = "127.0.0.1:0"
+
+        [[user]]
+        name = "alice"
+        password = "a:b:c"
+
+        [[user]]
+        name = "jürgen"
+        password = "ß"
+
+        [timeouts]
+        head = "10s"
+        keep_alive = "2m"
+        progress = "1500ms"
+        connect = "5s"
+        tunnel = "never"
+        half_closed = "1h"
+
+        [limits]
+        head_bytes = 16_384
+        header_count = 100
+        connections = 10_000
+
+        [log]
+        level = "warn"
+        access = "access.log"
+        format = "json"
+        "#,
+    );
+    assert_eq!(status, Some(0), "{said:?}");
+    assert_eq!(
+        said,
+        [
+            "OK: 6 listeners (http://127.0.0.1:3128, socks://[::1]:1080, tcp://127.0.0.1:5432, \
+          https://0.0.0.0:8443, auto://127.0.0.1:0, auto://127.0.0.1:0), 2 users, 3 workers"
+        ]
+    );
+}
+
+#[test]
+fn the_reference_shows_a_valid_file() {
+    let reference = include_str!("../../docs/config.md");
+    let (_, example) = reference.split_once("```toml\n").unwrap();
+    let (example, _) = example.split_once("```").unwrap();
+    let (status, said) = check(example);
+    assert_eq!(status, Some(0), "{said:?}");
+}
+
+#[test]
+fn an_empty_file_means_the_defaults() {
+    let (status, said) = check("workers = 1");
+    assert_eq!(status, Some(0));
+    assert_eq!(
+        said,
+        ["OK: 2 listeners (http://127.0.0.1:3128, socks://127.0.0.1:1080), 0 users, 1 worker"]
+    );
+}
+
+#[test]
+fn unknown_keys() {
+    mistakes(
+        "wokers = 2\n\n[[listener]]\nprotocol = \"http\"\nadress = \"127.0.0.1:1\"\n\
+         address = \"127.0.0.1:1\"\n\n[timeouts]\nidle = \"1s\"\n[log]\nlevl = \"info\"\n\
+         [[user]]\nname = \"a\"\npassword = \"b\"\npasswd = \"hunter2\"\n[limits]\nheads = 1\n\
+         [metrics]\n",
+        &[
+            "proxyd.toml:1: wokers: expected drain, limits, listener, log, timeouts, user, \
+             workers, found an unknown key; write workers instead",
+            "proxyd.toml:5: listener.adress: expected address, auth, cert, key, name, protocol, \
+             target, found an unknown key; write address instead",
+            "proxyd.toml:9: timeouts.idle: expected connect, half_closed, head, keep_alive, \
+             progress, tunnel, found an unknown key; write one of these instead",
+            "proxyd.toml:11: log.levl: expected access, format, level, found an unknown key; \
+             write level instead",
+            "proxyd.toml:15: user.passwd: expected name, password, found an unknown key; write \
+             password instead",
+            "proxyd.toml:17: limits.heads: expected connections, head_bytes, header_count, found \
+             an unknown key; write one of these instead",
+            "proxyd.toml:18: metrics: expected drain, limits, listener, log, timeouts, user, \
+             workers, found an unknown key; write one of these instead",
+        ],
+    );
+}
+
+#[test]
+fn wrong_types() {
+    mistakes(
+        "workers = \"4\"\ndrain = 30\nlistener = 1\nuser = [1]\ntimeouts = \"x\"\nlimits = []\n\
+         log.level = 7\nlog.access = 1.5\nlog.format = 2026-01-02\n",
+        &[
+            "proxyd.toml:1: workers: expected a whole number from 1 to 1024, found \"4\"; write 4 \
+             instead",
+            "proxyd.toml:2: drain: expected a time with a unit (ms, s, m or h) of at most a year, \
+             found the integer 30; write \"30s\" instead",
+            "proxyd.toml:3: listener: expected an array of tables, found the integer 1; write \
+             [[listener]] instead",
+            "proxyd.toml:4: user: expected an array of tables, found the integer 1; write \
+             [[user]] instead",
+            "proxyd.toml:5: timeouts: expected a table, found \"x\"; write [timeouts] instead",
+            "proxyd.toml:6: limits: expected a table, found an array; write [limits] instead",
+            "proxyd.toml:7: log.level: expected \"off\", \"error\", \"warn\", \"info\", \
+             \"debug\" or \"trace\", found the integer 7; write one of these instead",
+            "proxyd.toml:8: log.access: expected a string, found the number 1.5; write \"1.5\" \
+             instead",
+            "proxyd.toml:9: log.format: expected \"json\" or \"text\", found the date \
+             2026-01-02; write one of these instead",
+        ],
+    );
+}
+
+#[test]
+fn wrong_values() {
+    mistakes(
+        "workers = 0\ndrain = \"soon\"\n[[listener]]\nprotocol = \"socks5\"\n\
+         address = \"localhost:1080\"\nauth = \"yes\"\nname = \"a b\"\ncert = \"\"\n\
+         target = \"db\"\n[[user]]\nname = \"a:b\"\npassword = \"\"\n[timeouts]\nhead = \"0s\"\n\
+         tunnel = \"forever\"\n[limits]\nhead_bytes = 100\nheader_count = 5000\n\
+         connections = -1\n[log]\nlevel = \"inf\"\naccess = \"\"\nformat = \"jsn\"\n",
+        &[
+            "proxyd.toml:1: workers: expected a whole number from 1 to 1024, found the integer 0; \
+             write 1 instead",
+            "proxyd.toml:2: drain: expected a time with a unit (ms, s, m or h) of at most a year, \
+             found \"soon\"; write \"30s\" instead",
+            "proxyd.toml:4: listener.protocol: expected \"auto\", \"http\", \"https\", \"socks\" \
+             or \"tcp\", found \"socks5\"; write \"socks\" (it serves SOCKS4, 4a and 5) instead",
+            "proxyd.toml:5: listener.address: expected an IP address and a port, found \
+             \"localhost:1080\"; write \"127.0.0.1:1080\" instead",
+            "proxyd.toml:6: listener.auth: expected true or false, found \"yes\"; write true \
+             instead",
+            "proxyd.toml:7: listener.name: expected a name of 1 to 64 letters, digits, '-', '_' \
+             and '.', found \"a b\"; write \"a-b\" instead",
+            "proxyd.toml:8: listener.cert: expected the path of a PEM file, found \"\"; write \
+             \"proxy.pem\" instead",
+            "proxyd.toml:9: listener.target: expected a host and a port, found \"db\"; write \
+             \"db:80\" instead",
+            "proxyd.toml:11: user.name: expected a user name of 1 to 255 bytes without colons and \
+             control characters, found \"a:b\"; write \"alice\" instead",
+            "proxyd.toml:12: user.password: expected a password of 1 to 255 bytes without control \
+             characters, found something else; write a password between quotes instead",
+            "proxyd.toml:14: timeouts.head: expected a time above zero with a unit (ms, s, m or \
+             h) of at most a year, or \"never\", found \"0s\"; write \"never\" instead",
+            "proxyd.toml:15: timeouts.tunnel: expected a time above zero with a unit (ms, s, m or \
+             h) of at most a year, or \"never\", found \"forever\"; write \"30s\" instead",
+            "proxyd.toml:17: limits.head_bytes: expected a whole number from 256 to 1048576, \
+             found the integer 100; write 256 instead",
+            "proxyd.toml:18: limits.header_count: expected a whole number from 1 to 1024, found \
+             the integer 5000; write 1024 instead",
+            "proxyd.toml:19: limits.connections: expected a whole number of at least 1, found the \
+             integer -1; write 1 instead",
+            "proxyd.toml:21: log.level: expected \"off\", \"error\", \"warn\", \"info\", \
+             \"debug\" or \"trace\", found \"inf\"; write \"info\" instead",
+            "proxyd.toml:22: log.access: expected \"off\", \"stdout\" or the path of a file, \
+             found \"\"; write \"off\" instead",
+            "proxyd.toml:23: log.format: expected \"json\" or \"text\", found \"jsn\"; write \
+             \"json\" instead",
+        ],
+    );
+}
+
+#[test]
+fn missing_keys() {
+    mistakes(
+        "[[listener]]\n\n[[listener]]\nprotocol = \"tcp\"\naddress = \"127.0.0.1:1\"\n\n[[user]]\n",
+        &[
+            "proxyd.toml:1: listener.protocol: expected what it speaks, found nothing; write \
+             protocol = \"http\" instead",
+            "proxyd.toml:1: listener.address: expected an IP address and a port, found nothing; \
+             write address = \"127.0.0.1:3128\" instead",
+            "proxyd.toml:7: user.name: expected a user name, found nothing; write name = \
+             \"alice\" instead",
+            "proxyd.toml:7: user.password: expected a password, found nothing; write password = \
+             \"..\" instead",
+        ],
+    );
+    mistakes(
+        "\n[[listener]]\nprotocol = \"tcp\"\naddress = \"127.0.0.1:1\"\n\
+         [[listener]]\nprotocol = \"https\"\naddress = \"127.0.0.1:2\"\n",
+        &[
+            "proxyd.toml:2: listener.target: expected a host and a port, found nothing; write \
+             target = \"db.example:5432\" instead",
+            "proxyd.toml:5: listener.cert: expected the path of a PEM file, found nothing; write \
+             cert = \"proxy.pem\" instead",
+            "proxyd.toml:5: listener.key: expected the path of a PEM file, found nothing; write \
+             key = \"proxy.pem\" instead",
+        ],
+    );
+}
+
+#[test]
+fn doubles() {
+    mistakes(
+        "[[listener]]\nprotocol = \"http\"\naddress = \"127.0.0.1:1\"\nname = \"a\"\n\
+         [[listener]]\nprotocol = \"socks\"\naddress = \"0.0.0.0:1\"\nname = \"a\"\n\
+         [[user]]\nname = \"u\"\npassword = \"hunter2\"\n\
+         [[user]]\nname = \"u\"\npassword = \"hunter3\"\n",
+        &[
+            "proxyd.toml:7: listener.address: expected an address of its own, found 0.0.0.0:1, \
+             taken by 127.0.0.1:1 at proxyd.toml:3; write another port instead",
+            "proxyd.toml:8: listener.name: expected a name of its own, found \"a\" as at \
+             proxyd.toml:4; write another name instead",
+            "proxyd.toml:13: user.name: expected a name of its own, found \"u\" as at \
+             proxyd.toml:10; write another name instead",
+        ],
+    );
+    for (first, second, double) in [
+        ("127.0.0.1:1", "127.0.0.1:1", true),
+        ("[::]:1", "127.0.0.1:1", true),
+        ("0.0.0.0:1", "[::]:1", true),
+        ("[::1]:1", "[::]:1", true),
+        ("[::1]:1", "127.0.0.1:1", false),
+        ("0.0.0.0:1", "[::1]:1", false),
+        ("127.0.0.1:1", "127.0.0.2:1", false),
+        ("127.0.0.1:0", "127.0.0.1:0", false),
+        ("127.0.0.1:1", "127.0.0.1:2", false),
+    ] {
+        let listener =
+            |address| format!("[[listener]]\nprotocol = \"http\"\naddress = \"{address}\"\n");
+        let (status, said) = check(&(listener(first) + &listener(second)));
+        let expected = if double { 2 } else { 0 };
+        assert_eq!(status, Some(expected), "{first} {second}: {said:?}");
+    }
+}
+
+#[test]
+fn impossible_combinations() {
+    mistakes(
+        "[[listener]]\nprotocol = \"http\"\naddress = \"127.0.0.1:1\"\ncert = \"cert.pem\"\n\
+         auth = true\ntarget = \"a:1\"\n\
+         [[listener]]\nprotocol = \"tcp\"\naddress = \"127.0.0.1:2\"\ntarget = \"127.0.0.1:2\"\n\
+         auth = true\n\
+         [[listener]]\nprotocol = \"auto\"\naddress = \"127.0.0.1:3\"\nkey = \"key.pem\"\n",
+        &[
+            "proxyd.toml:4: listener.cert: expected no TLS files for protocol http, found one; \
+             write protocol https or auto instead, or leave it out",
+            "proxyd.toml:5: listener.auth: expected users to ask for, found none; write a \
+             [[user]] (on the command line --user NAME:PASSWORD) instead, or no auth",
+            "proxyd.toml:6: listener.target: expected no target, found a:1 for protocol http, \
+             whose clients choose their own; write protocol tcp instead, or no target",
+            "proxyd.toml:10: listener.target: expected another server, found this listener's own \
+             address 127.0.0.1:2; write where connections shall go instead",
+            "proxyd.toml:11: listener.auth: expected no auth for protocol tcp, which has no way \
+             to ask for it, found it switched on; write protocol socks instead, or no auth",
+            "proxyd.toml:12: listener.cert: expected the path of a PEM file, found nothing; write \
+             cert = \"proxy.pem\" instead",
+        ],
+    );
+    mistakes(
+        "[[listener]]\nprotocol = \"http\"\naddress = \"127.0.0.1:1\"\nauth = false\n\
+         [[user]]\nname = \"alice\"\npassword = \"hunter2\"\n",
+        &[
+            "proxyd.toml:6: user: expected a listener that asks for users, found none; write auth \
+             = true for a listener (on the command line auth=on) instead, or no user",
+        ],
+    );
+}
+
+#[test]
+fn missing_files() {
+    mistakes(
+        "[[listener]]\nprotocol = \"https\"\naddress = \"127.0.0.1:1\"\ncert = \"nowhere.pem\"\n\
+         key = \"/\"\n[log]\naccess = \"nowhere/access.log\"\n",
+        &[
+            "proxyd.toml:4: listener.cert: expected a PEM file, found nothing at nowhere.pem; \
+             write the path of an existing file instead",
+            "proxyd.toml:5: listener.key: expected a PEM file, found a folder at /; write the \
+             path of an existing file instead",
+            "proxyd.toml:7: log.access: expected \"off\", \"stdout\" or a file in an existing \
+             folder, found nowhere/access.log; write the path of such a file instead",
+        ],
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let output = proxyd(folder.path(), &["--config", "nowhere.toml"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(
+        String::from_utf8(output.stderr).unwrap(),
+        "--config nowhere.toml: expected a readable TOML file: No such file or directory \
+         (os error 2)\n"
+    );
+}
+
+#[test]
+fn paths_start_from_the_folder_of_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let inner = folder.path().join("etc");
+    std::fs::create_dir(&inner).unwrap();
+    write_pair(&inner);
+    let toml = "[[listener]]\nprotocol = \"https\"\naddress = \"127.0.0.1:1\"\n\
+                cert = \"cert.pem\"\nkey = \"key.pem\"\n[log]\naccess = \"access.log\"\n";
+    std::fs::write(inner.join("proxyd.toml"), toml).unwrap();
+    let output = proxyd(folder.path(), &["check", "--config", "etc/proxyd.toml"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+#[test]
+fn keys_that_cannot_be_used_have_status_1() {
+    for (cert, key, problem) in [
+        ("cert.pem", "cert.pem", "cert.pem: no private key found"),
+        ("key.pem", "key.pem", "key.pem: no certificate found"),
+        (
+            "cert.pem",
+            "other.pem",
+            "other.pem: the private key does not match the certificate in cert.pem",
+        ),
+    ] {
+        let toml = format!(
+            "\n[[listener]]\nprotocol = \"https\"\naddress = \"127.0.0.1:1\"\nname = \"front\"\n\
+             cert = \"{cert}\"\nkey = \"{key}\"\n"
+        );
+        let (status, said) = check(&toml);
+        assert_eq!(status, Some(1), "{said:?}");
+        assert_eq!(
+            said,
+            [format!(
+                "proxyd: proxyd.toml:2: listener https://127.0.0.1:1 (front): {problem}"
+            )]
+        );
+    }
+}
+
+#[test]
+fn syntax_errors_have_their_line_and_hide_the_text() {
+    for (toml, line) in [
+        ("a = \n", 1),
+        (
+            "[[user]]\nname = \"alice\"\npassword = \"hunter2\nworkers = 1\n",
+            3,
+        ),
+        ("workers = 1\nworkers = 2\n", 2),
+        ("[listener\n", 1),
+        ("[log]\n[log]\n", 2),
+        ("x = [1, 2\n", 1),
+    ] {
+        let (status, said) = check(toml);
+        assert_eq!(status, Some(2), "{toml}");
+        let start = format!("proxyd.toml:{line}: ");
+        assert!(said[0].starts_with(&start), "{toml}: {said:?}");
+        assert!(said[0].len() > start.len(), "{toml}: {said:?}");
+        assert!(!said.concat().contains("hunter2"), "{said:?}");
+    }
+}
+
+#[test]
+fn p29_no_mistake_repeats_a_password() {
+    for user in [
+        "name = \"alice\"\npassword = \"hunter2\\u0007\"",
+        "name = \"alice\"\npassword = [\"hunter2\"]",
+        "name = \"al:ice\"\npassword = \"hunter2\"",
+        "name = \"alice\"\npassword = \"hunter2\"\nrole = 1",
+        "password = \"hunter2\"",
+    ] {
+        let (status, said) = check(&format!("[[user]]\n{user}\n"));
+        assert_eq!(status, Some(2), "{said:?}");
+        assert!(!said.concat().contains("hunter2"), "{said:?}");
+    }
+}
+
+#[test]
+fn file_and_command_line_add_up() {
+    let toml = "workers = 1\n[[listener]]\nprotocol = \"http\"\naddress = \"127.0.0.1:1\"\n";
+    let more = [
+        "--listen",
+        "socks://127.0.0.1:2",
+        "--user",
+        "bob:a:b",
+        "--workers",
+        "2",
+    ];
+    let (status, said) = check_with(toml, &more);
+    assert_eq!(status, Some(0), "{said:?}");
+    assert_eq!(
+        said,
+        ["OK: 2 listeners (http://127.0.0.1:1, socks://127.0.0.1:2), 1 user, 2 workers"]
+    );
+    let more = [
+        "--listen",
+        "socks://127.0.0.1:1",
+        "--listen",
+        "x://1",
+        "--drain",
+        "9",
+    ];
+    let (status, said) = check_with(toml, &more);
+    assert_eq!(status, Some(2));
+    assert_eq!(
+        said,
+        [
+            "--listen x://1: expected \"auto\", \"http\", \"https\", \"socks\" or \
+             \"tcp\", found \"x\"; write one of these instead",
+            "--drain: expected a time with a unit (ms, s, m or h) of at most a year, \
+             found \"9\"; write \"9s\" instead",
+        ]
+    );
+    let (status, said) = check_with(toml, &["--listen", "socks://127.0.0.1:1"]);
+    assert_eq!(status, Some(2));
+    assert_eq!(
+        said,
+        [
+            "--listen socks://127.0.0.1:1: address: expected an address of its own, found \
+          127.0.0.1:1, taken by 127.0.0.1:1 at proxyd.toml:4; write another port instead"
+        ]
+    );
+}
