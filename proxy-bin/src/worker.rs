@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proxy_core::{End, Stop};
-use proxy_relay::Dialer;
+use proxy_relay::{Dialer, TICK};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
@@ -137,7 +137,8 @@ fn accept_all(
 fn hasty(config: &Config) -> Config {
     let mut hasty = config.clone();
     hasty.timeouts.head = Some(REFUSAL_TIME);
-    hasty.timeouts.keep_alive = Some(REFUSAL_TIME);
+    // After its refusal a client has no place to keep.
+    hasty.timeouts.keep_alive = Some(TICK);
     hasty
 }
 

@@ -9,14 +9,14 @@ fn check(toml: &str) -> (Option<i32>, Vec<String>) {
 }
 
 fn check_with(toml: &str, more: &[&str]) -> (Option<i32>, Vec<String>) {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("proxyd.toml"), toml).unwrap();
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("proxyd.toml"), toml).expect("written");
     write_pair(folder.path());
     let mut args = vec!["check", "--config", "proxyd.toml"];
     args.extend(more);
     let output = proxyd(folder.path(), &args);
     let text = [output.stdout, output.stderr].concat();
-    let text = String::from_utf8(text).unwrap();
+    let text = String::from_utf8(text).expect("text");
     (
         output.status.code(),
         text.lines().map(str::to_owned).collect(),
@@ -25,16 +25,20 @@ fn check_with(toml: &str, more: &[&str]) -> (Option<i32>, Vec<String>) {
 
 fn proxyd(folder: &Path, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_proxyd"));
-    command.current_dir(folder).args(args).output().unwrap()
+    command
+        .current_dir(folder)
+        .args(args)
+        .output()
+        .expect("started")
 }
 
 /// `cert.pem` with its `key.pem`, and `other.pem`, the key of another one.
 fn write_pair(folder: &Path) {
-    let pair = rcgen::generate_simple_self_signed(["proxy.example".to_owned()]).unwrap();
-    std::fs::write(folder.join("cert.pem"), pair.cert.pem()).unwrap();
-    std::fs::write(folder.join("key.pem"), pair.signing_key.serialize_pem()).unwrap();
-    let other = rcgen::KeyPair::generate().unwrap();
-    std::fs::write(folder.join("other.pem"), other.serialize_pem()).unwrap();
+    let pair = rcgen::generate_simple_self_signed(["proxy.example".to_owned()]).expect("a pair");
+    std::fs::write(folder.join("cert.pem"), pair.cert.pem()).expect("written");
+    std::fs::write(folder.join("key.pem"), pair.signing_key.serialize_pem()).expect("written");
+    let other = rcgen::KeyPair::generate().expect("a key");
+    std::fs::write(folder.join("other.pem"), other.serialize_pem()).expect("written");
 }
 
 /// Each of `lines` is one of the mistakes in `toml`, in that order.
@@ -352,7 +356,7 @@ fn missing_files() {
              folder, found nowhere/access.log; write the path of such a file instead",
         ],
     );
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().expect("a folder");
     let output = proxyd(folder.path(), &["--config", "nowhere.toml"]);
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(
@@ -364,13 +368,13 @@ fn missing_files() {
 
 #[test]
 fn paths_start_from_the_folder_of_the_file() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().expect("a folder");
     let inner = folder.path().join("etc");
     std::fs::create_dir(&inner).unwrap();
     write_pair(&inner);
     let toml = "[[listener]]\nprotocol = \"https\"\naddress = \"127.0.0.1:1\"\n\
                 cert = \"cert.pem\"\nkey = \"key.pem\"\n[log]\naccess = \"access.log\"\n";
-    std::fs::write(inner.join("proxyd.toml"), toml).unwrap();
+    std::fs::write(inner.join("proxyd.toml"), toml).expect("written");
     let output = proxyd(folder.path(), &["check", "--config", "etc/proxyd.toml"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
