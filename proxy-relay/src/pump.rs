@@ -312,12 +312,12 @@ impl Pump {
                 return Poll::Ready(Ok(()));
             }
             ready!(pay(cx, budget));
+            let len = usize::try_from(self.left).unwrap_or(usize::MAX);
             let Some(pipe) = self.pipe() else {
                 self.leave_splice(Mode::Copy);
                 return Poll::Ready(Ok(()));
             };
-            let len = usize::try_from(pipe.1).unwrap_or(usize::MAX);
-            let Poll::Ready(filled) = pipe.0.poll_fill(cx, from, len) else {
+            let Poll::Ready(filled) = pipe.poll_fill(cx, from, len) else {
                 self.held = Held::Nothing;
                 return Poll::Pending;
             };
@@ -341,13 +341,13 @@ impl Pump {
         Ok(())
     }
 
-    /// The pipe at hand or a leased one, and how many bytes may be filled in.
-    fn pipe(&mut self) -> Option<(&mut Pipe, u64)> {
+    /// The pipe at hand or a leased one, if one can be had.
+    fn pipe(&mut self) -> Option<&mut Pipe> {
         if let Held::Nothing = self.held {
             self.held = Held::Pipe(Pipe::lease()?);
         }
         match &mut self.held {
-            Held::Pipe(pipe) => Some((pipe, self.left)),
+            Held::Pipe(pipe) => Some(pipe),
             _ => None,
         }
     }

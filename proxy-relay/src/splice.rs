@@ -45,9 +45,7 @@ impl Pipe {
         len: usize,
     ) -> Poll<io::Result<usize>> {
         debug_assert_eq!(self.held, 0);
-        let Some(ends) = &self.ends else {
-            return Poll::Ready(Ok(0));
-        };
+        let ends = self.ends()?;
         let n = ready!(from.poll_io(cx, Interest::READABLE, || {
             move_bytes(from.as_fd(), ends.write.as_fd(), len.min(SIZE))
         }))?;
@@ -61,9 +59,7 @@ impl Pipe {
         cx: &mut Context<'_>,
         to: Socket<'_>,
     ) -> Poll<io::Result<usize>> {
-        let Some(ends) = &self.ends else {
-            return Poll::Ready(Ok(0));
-        };
+        let ends = self.ends()?;
         let n = ready!(to.poll_io(cx, Interest::WRITABLE, || {
             move_bytes(ends.read.as_fd(), to.as_fd(), self.held as usize)
         }))?;
@@ -77,17 +73,22 @@ impl Pipe {
     /// The bytes in the pipe, for a socket that cannot be spliced to.
     pub(crate) fn take_out(&mut self) -> io::Result<Spill> {
         let mut bytes = vec![0; self.held as usize];
-        if let Some(ends) = &self.ends {
-            let mut at = 0;
-            while at < bytes.len() {
-                match rustix::io::read(&ends.read, &mut bytes[at..])? {
-                    0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                    n => at += n,
-                }
+        let (ends, mut at) = (self.ends()?, 0);
+        while at < bytes.len() {
+            match rustix::io::read(&ends.read, &mut bytes[at..])? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                n => at += n,
             }
         }
         self.held = 0;
         Ok(Spill::new(&bytes))
+    }
+
+    fn ends(&self) -> io::Result<&Ends> {
+        // Gone only while it is dropped.
+        self.ends
+            .as_ref()
+            .ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     /// Bytes in the pipe.
@@ -211,4 +212,55 @@ const POOLED: usize = 64;
 thread_local! {
     static POOL: RefCell<FreeList<Ends>> = const { RefCell::new(FreeList::new(POOLED)) };
     static SPLICING: Cell<usize> = const { Cell::new(0) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixStream;
+
+    fn pooled() -> usize {
+        POOL.with_borrow(FreeList::len)
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_spliced_on_is_taken_out() {
+        let (mut source, from) = UnixStream::pair().expect("sockets");
+        let (to, mut sink) = UnixStream::pair().expect("sockets");
+        source.write_all(b"abcdef").await.expect("write");
+        let mut pipe = Pipe::lease().expect("a pipe");
+        let fill = poll_fn(|cx| pipe.poll_fill(cx, Socket::Unix(&from), 4)).await;
+        assert_eq!((fill.expect("filled"), pipe.held()), (4, 4));
+        assert_eq!(pipe.take_out().expect("readable").bytes(), b"abcd");
+        assert_eq!(pipe.held(), 0);
+        let fill = poll_fn(|cx| pipe.poll_fill(cx, Socket::Unix(&from), 4)).await;
+        assert_eq!(fill.expect("filled"), 2);
+        let drain = poll_fn(|cx| pipe.poll_drain(cx, Socket::Unix(&to))).await;
+        assert_eq!(drain.expect("drained"), 2);
+        let mut got = [0; 2];
+        sink.read_exact(&mut got).await.expect("read");
+        assert_eq!(&got, b"ef");
+    }
+
+    #[tokio::test]
+    async fn only_empty_pipes_are_kept_and_only_while_somebody_splices() {
+        let (mut source, from) = UnixStream::pair().expect("sockets");
+        source.write_all(b"abcdef").await.expect("write");
+        let (first, second) = (Splicing::begin(), Splicing::begin());
+        drop(Pipe::lease());
+        assert_eq!((pooled(), lent().pipes), (1, 0));
+        let mut pipe = Pipe::lease().expect("the one");
+        assert_eq!((pooled(), lent().pipes), (0, 1));
+        let fill = poll_fn(|cx| pipe.poll_fill(cx, Socket::Unix(&from), 4)).await;
+        assert_eq!(fill.expect("filled"), 4);
+        drop(pipe);
+        assert_eq!((pooled(), lent().pipes), (0, 0), "bytes of another");
+        drop(Pipe::lease());
+        drop(first);
+        assert_eq!(pooled(), 1);
+        drop(second);
+        assert_eq!(pooled(), 0);
+    }
 }

@@ -1,0 +1,36 @@
+//! Without a descriptor left, bulk is copied. Alone in its process, whose limit
+//! it lowers.
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use proxy_core::End;
+use proxy_relay::{RelayOptions, relay};
+use support::{check_noise, expect_end, pair, send_noise};
+use tokio::io::AsyncWriteExt;
+
+#[tokio::test]
+async fn p49_no_pipe_to_be_had_means_copying() {
+    const BULK: usize = 6 << 20;
+    let (mut client, mut near) = pair().await;
+    let (mut far, mut origin) = pair().await;
+    let options = RelayOptions::default();
+    let relayed = tokio::spawn(async move { relay(&mut near, &mut far, &options).await });
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("limit");
+    setrlimit(Resource::RLIMIT_NOFILE, 3, hard).expect("limit");
+    let sending = async {
+        send_noise(&mut origin, 1, BULK).await.expect("send");
+        origin.shutdown().await.expect("shutdown");
+    };
+    let (spliced, ()) = tokio::join!(check_noise(&mut client, 1, BULK), sending);
+    setrlimit(Resource::RLIMIT_NOFILE, soft, hard).expect("limit");
+    assert!(!spliced);
+    expect_end(&mut client).await;
+    client.shutdown().await.expect("shutdown");
+    let report = relayed.await.expect("no panic");
+    assert_eq!(
+        (report.down, report.end),
+        (BULK as u64, End::OriginFinished)
+    );
+}
