@@ -74,7 +74,8 @@ pub struct Timeouts {
     pub connect: Option<Duration>,
     /// Without a byte in either direction of a tunnel. One hour by default.
     pub tunnel: Option<Duration>,
-    /// For the rest of a tunnel once one direction has ended. 60 s by default.
+    /// Without a byte in the direction that is left once the other has ended.
+    /// 60 s by default.
     pub half_closed: Option<Duration>,
 }
 

@@ -29,6 +29,7 @@ pub struct Deadline {
     slot: usize,
     registered: Option<Waker>,
     lead: Option<Pin<Box<Sleep>>>,
+    follows: bool,
 }
 
 impl Deadline {
@@ -37,6 +38,16 @@ impl Deadline {
     /// # Panics
     /// Outside a tokio runtime with time enabled, at the first poll.
     pub fn new(stop: Stop) -> Self {
+        Self::with(stop, false)
+    }
+
+    /// A deadline for a task that polls another one all the time: it may be
+    /// left unpolled for a while, since it never leads the clock.
+    pub fn follower(stop: Stop) -> Self {
+        Self::with(stop, true)
+    }
+
+    fn with(stop: Stop, follows: bool) -> Self {
         let clock = CLOCK.with(Arc::clone);
         clock.refresh();
         let entry = Arc::new(Entry {
@@ -52,6 +63,7 @@ impl Deadline {
             slot,
             registered: None,
             lead: None,
+            follows,
         }
     }
 
@@ -125,7 +137,7 @@ impl Deadline {
     fn lead(&mut self, cx: &mut Context<'_>) {
         if self.lead.is_none() {
             let led = &self.entry.clock.led;
-            if led.load(Ordering::Relaxed) || led.swap(true, Ordering::AcqRel) {
+            if self.follows || led.load(Ordering::Relaxed) || led.swap(true, Ordering::AcqRel) {
                 return;
             }
             self.entry.clock.refresh();
@@ -405,6 +417,21 @@ mod tests {
         let (expired, took) = follower.await.expect("no panic");
         assert_eq!(expired, Expired::Elapsed);
         assert!(took <= Duration::from_secs(4));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_follower_never_leads() {
+        let stop = Stop::new();
+        let mut follower = Deadline::follower(stop.clone());
+        let mut leader = Deadline::new(Stop::never());
+        let both = tokio::spawn(poll_fn(move |cx| {
+            let heard = follower.poll(cx);
+            assert!(follower.lead.is_none());
+            assert!(leader.poll(cx).is_pending() && leader.lead.is_some());
+            heard
+        }));
+        stop.stop(End::Limit);
+        assert_eq!(both.await.expect("no panic"), Expired::Stopped(End::Limit));
     }
 
     #[tokio::test(start_paused = true)]

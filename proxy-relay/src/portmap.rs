@@ -88,8 +88,8 @@ impl<G> PortMap<G> {
 impl<G: Gateway<Upstream: Transport>> PortMap<G> {
     /// Serves one accepted connection to its end.
     ///
-    /// A client whose target cannot be reached is reset, since nothing else in
-    /// TCP tells it. A client that resets while the target is being dialled
+    /// A client whose target cannot be reached is closed in order: a reset could
+    /// overtake the end of its own connect. A client that resets while the target is being dialled
     /// cancels the dial. [`Gateway::finished`] is called once, unless the
     /// future is dropped.
     ///
@@ -109,10 +109,7 @@ impl<G: Gateway<Upstream: Transport>> PortMap<G> {
             Ok((mut upstream, options)) => {
                 (Ok(()), relay(&mut client, &mut upstream, &options).await)
             }
-            Err(error) => {
-                client.abort();
-                (Err(error), error.report())
-            }
+            Err(error) => (Err(error), error.report()),
         };
         let report = self.report(&peer, start.elapsed(), report);
         self.gateway.finished(who.as_ref(), session, &report);

@@ -10,7 +10,7 @@ use proxy_core::{
     Peer, Report, Target, Timeouts,
 };
 use proxy_relay::{Dialer, PortMap, PortMapError, Transport};
-use support::{expect_reset, pair, until, within};
+use support::{expect_end, pair, until, within};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -103,7 +103,7 @@ async fn p41_a_server_that_speaks_first() {
 }
 
 #[tokio::test]
-async fn a_target_that_is_down_resets_the_client() {
+async fn a_target_that_is_down_closes_the_client() {
     let (listener, target) = origin().await;
     drop(listener);
     let map = PortMap::new(Policy::default(), target.into());
@@ -112,7 +112,7 @@ async fn a_target_that_is_down_resets_the_client() {
     let served = map.serve(near, peer).await;
     let refused = ConnectError::origin(ConnectErrorKind::Refused);
     assert_eq!(served, Err(PortMapError::Connect(refused)));
-    expect_reset(&mut client).await;
+    expect_end(&mut client).await;
     let told = map.gateway().told.lock().expect("no panic").clone();
     assert_eq!(told, [(End::ConnectFailed, 0, 0, true, true)]);
 }
@@ -138,7 +138,7 @@ async fn what_policy_refuses_is_not_connected() {
             map.serve(near, peer).await,
             Err(PortMapError::Denied(denial))
         );
-        expect_reset(&mut client).await;
+        expect_end(&mut client).await;
         let told = map.gateway().told.lock().expect("no panic").clone();
         let identified = denial != Denial::Challenge;
         assert_eq!(told, [(end, 0, 0, identified, false)]);

@@ -264,7 +264,7 @@ where
         let Shaping { stop, .. } = self.server.gateway.shaping(session);
         match stop.is_never() {
             true => None,
-            false => Some(Box::new(Deadline::new(stop))),
+            false => Some(Box::new(Deadline::follower(stop))),
         }
     }
 
