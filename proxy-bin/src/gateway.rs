@@ -238,3 +238,166 @@ impl Gateway for Proxyd {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Format, User};
+    use crate::log::Writer;
+    use proxy_core::End;
+    use std::path::Path;
+    use std::time::Duration;
+    use tokio::net::TcpListener;
+
+    struct World {
+        origin: TcpListener,
+        address: SocketAddr,
+        peer: Peer,
+    }
+
+    impl World {
+        async fn new() -> Self {
+            let origin = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+            let address = origin.local_addr().expect("bound");
+            let peer = Peer {
+                remote: "192.0.2.1:9".parse().expect("an address"),
+                local: address,
+            };
+            Self {
+                origin,
+                address,
+                peer,
+            }
+        }
+
+        fn ask(&self, operation: Operation<'static>) -> Ask<'_> {
+            Ask {
+                peer: &self.peer,
+                operation,
+                target: self.address.into(),
+            }
+        }
+    }
+
+    const REQUEST: Operation<'static> = Operation::Request {
+        method: "GET",
+        path: "/",
+    };
+
+    fn gateway(own: &[SocketAddr], log: AccessLog) -> Proxyd {
+        let own = OwnAddresses::new(own.iter().copied());
+        let outside = Outside::new(Dialer::default(), 8, own, log);
+        Proxyd::new("test".to_owned(), None, Rc::new(outside))
+    }
+
+    async fn client(gateway: &Proxyd, peer: &Peer) -> Client {
+        gateway
+            .authenticate(peer, None)
+            .await
+            .expect("nobody is asked")
+    }
+
+    #[tokio::test]
+    async fn p31_a_session_takes_an_idle_connection_only_once() {
+        let world = World::new().await;
+        let gateway = gateway(&[], AccessLog::off());
+        let client = client(&gateway, &world.peer).await;
+        for _ in 0..2 {
+            let stream = TcpStream::connect(world.address).await.expect("connected");
+            gateway.recycle(world.address.into(), stream);
+        }
+        for (operation, reuse) in [(Operation::Tunnel, false), (REQUEST, true)] {
+            let ask = world.ask(operation);
+            let mut session = gateway.authorize(&client, &ask).await.expect("allowed");
+            let first = gateway.connect(&mut session, ask.target).await;
+            assert_eq!(first.expect("connected").reused, reuse);
+            let second = gateway.connect(&mut session, ask.target).await;
+            assert!(!second.expect("connected").reused);
+        }
+    }
+
+    #[tokio::test]
+    async fn p30_own_listeners_are_no_target() {
+        let world = World::new().await;
+        let gateway = gateway(&[world.address], AccessLog::off());
+        let client = client(&gateway, &world.peer).await;
+        let localhost = Target {
+            host: Host::Name("localhost"),
+            port: world.address.port(),
+        };
+        for target in [world.address.into(), localhost] {
+            let ask = world.ask(Operation::Tunnel);
+            let mut session = gateway.authorize(&client, &ask).await.expect("allowed");
+            let error = gateway.connect(&mut session, target).await.map(drop);
+            assert_eq!(
+                error.map_err(|e| e.kind),
+                Err(ConnectErrorKind::Loop),
+                "{target}"
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn users_are_asked_for_and_the_busy_turn_all_away() {
+        let world = World::new().await;
+        let mut gateway = gateway(&[], AccessLog::off());
+        let alice = User {
+            name: "alice".to_owned(),
+            password: "secret".to_owned(),
+        };
+        gateway.users = Some(Rc::new(Users::new(&[alice])));
+        let shown = |password: &'static str| {
+            Some(Credentials {
+                user: b"alice",
+                password: password.as_bytes(),
+            })
+        };
+        let busy = gateway.busy();
+        for (gateway, who, answer) in [
+            (&gateway, None, Err(Denial::Challenge)),
+            (&gateway, shown("wrong"), Err(Denial::Challenge)),
+            (&gateway, shown("secret"), Ok(Some("alice".into()))),
+            (&busy, shown("secret"), Err(Denial::Busy)),
+        ] {
+            let client = gateway.authenticate(&world.peer, who).await;
+            assert_eq!(client.map(|client| client.user), answer);
+        }
+    }
+
+    /// The upstream column of each line in the log at `path`.
+    fn upstreams(path: &Path) -> Vec<String> {
+        let text = std::fs::read_to_string(path).expect("a log");
+        let last = |line: &str| line.rsplit(' ').next().map(str::to_owned);
+        text.lines().filter_map(last).collect()
+    }
+
+    #[tokio::test]
+    async fn the_log_names_the_upstream_of_each_exchange() {
+        let world = World::new().await;
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("access.log");
+        let (writer, handle) = Writer::file(&path).expect("opened");
+        let gateway = gateway(&[], AccessLog::new(Format::Text, handle));
+        let client = client(&gateway, &world.peer).await;
+        let nobody = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let closed = nobody.local_addr().expect("bound");
+        drop(nobody);
+        // A new connection, the same one again, a failed one, none at all.
+        for to in [Some(world.address), None, Some(closed), None] {
+            let ask = world.ask(REQUEST);
+            let mut session = gateway.authorize(&client, &ask).await.expect("allowed");
+            if let Some(to) = to {
+                drop(gateway.connect(&mut session, to.into()).await);
+            }
+            let report = Report::new(&world.peer, End::Completed);
+            gateway.finished(Some(&client), Some(session), &report);
+        }
+        gateway.finished(None, None, &Report::new(&world.peer, End::BadRequest));
+        gateway.outside.log().flush();
+        drop(gateway);
+        writer.finish(Duration::from_secs(10));
+        let origin = world.address.to_string();
+        assert_eq!(upstreams(&path), [&origin, &origin, "-", &origin, "-"]);
+        drop(world.origin);
+    }
+}
