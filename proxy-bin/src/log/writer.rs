@@ -162,7 +162,7 @@ mod tests {
 
     impl Write for Stalled {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            drop(self.go.recv());
+            let _ = self.go.recv();
             lock(&self.written).extend_from_slice(bytes);
             Ok(bytes.len())
         }
