@@ -18,7 +18,9 @@
 //! With the feature `serve` (on by default) there are also [`Acceptor`] and
 //! [`Connector`], which turn any `Transport` of `proxy-relay` into a
 //! [`TlsStream`], itself a `Transport`. The crypto provider is always an
-//! argument, never the process-wide default; [`provider`] makes a good one.
+//! argument, never the process-wide default; [`provider`] makes a good one. An
+//! idle connection costs about 4.2 KB, measured as told at
+//! [`Acceptor`](Acceptor#memory).
 //!
 //! Main types: [`sniff`], [`Sniffer`], [`ClientHello`]; [`Acceptor`],
 //! [`Connector`], [`TlsStream`], [`TlsError`], [`TlsOptions`]; [`Certificates`]

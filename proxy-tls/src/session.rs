@@ -131,6 +131,12 @@ impl Session {
         &self.incoming
     }
 
+    /// The memory that buffers hold, used or not.
+    #[cfg(test)]
+    pub(crate) fn buffered(&self) -> usize {
+        self.incoming.capacity() + self.plain.capacity() + self.outgoing.capacity()
+    }
+
     pub(crate) fn state(&self) -> &CommonState {
         match &self.connection {
             Connection::Client(client) => client,

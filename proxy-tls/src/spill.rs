@@ -30,6 +30,11 @@ impl Spill {
         &self.bytes[self.from..]
     }
 
+    #[cfg(test)]
+    pub(crate) fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes().is_empty()
     }

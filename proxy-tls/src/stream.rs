@@ -335,3 +335,78 @@ fn gather(slices: &[IoSlice<'_>], plain: &mut [u8]) -> usize {
 fn invalid(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Acceptor, Connector, PostQuantum, SingleCertificate, TlsOptions};
+    use std::path::Path;
+    use std::sync::Arc;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixStream;
+
+    async fn pair() -> (TlsStream<UnixStream>, TlsStream<UnixStream>) {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/sec1.pem");
+        let provider = crate::provider(PostQuantum::Omit);
+        let file = Path::new(file);
+        let pair = crate::load_certificate(&provider, file, file).expect("a pair");
+        let shown = Arc::new(SingleCertificate::new(pair));
+        let options = TlsOptions::default();
+        let acceptor = Acceptor::new(Arc::clone(&provider), shown, &options).expect("acceptor");
+        let roots = crate::load_roots(file).expect("a root");
+        let connector = Connector::new(provider, roots, &options).expect("connector");
+        let (client, server) = UnixStream::pair().expect("sockets");
+        let name = "localhost".try_into().expect("a name");
+        let (client, server) =
+            tokio::join!(connector.connect(name, client), acceptor.accept(server));
+        (client.expect("connected"), server.expect("accepted"))
+    }
+
+    fn owned<S>(stream: &TlsStream<S>) -> usize {
+        stream.inner.session.buffered()
+    }
+
+    #[tokio::test]
+    async fn an_idle_connection_owns_no_buffer() {
+        let (mut client, mut server) = pair().await;
+        for size in [10, 20_000, 400_000] {
+            let mut got = vec![0; size];
+            let send = async {
+                client.write_all(&vec![1; size]).await?;
+                client.flush().await
+            };
+            // Small pieces leave plaintext behind in between.
+            let read = async {
+                for part in got.chunks_mut(7000) {
+                    server.read_exact(part).await?;
+                }
+                Ok::<_, io::Error>(())
+            };
+            let (sent, read) = tokio::join!(send, read);
+            sent.expect("sent");
+            read.expect("read");
+            assert_eq!((owned(&client), owned(&server)), (0, 0), "{size}");
+        }
+    }
+
+    #[tokio::test]
+    async fn plaintext_that_nobody_reads_is_bounded() {
+        let (mut client, mut server) = pair().await;
+        // The server takes a byte at a time while the client writes all it can.
+        let flood = async {
+            loop {
+                client.write_all(&[1; 16 * 1024]).await.expect("sent");
+            }
+        };
+        let sip = async {
+            for _ in 0..100_000 {
+                server.read_u8().await.expect("read");
+                assert!(owned(&server) <= 4 * RECORD, "{}", owned(&server));
+            }
+        };
+        tokio::select! {
+            () = flood => {}
+            () = sip => {}
+        }
+    }
+}

@@ -326,25 +326,15 @@ async fn other_protocols_and_early_ends() {
         (b"ssh", "clear text instead of TLS"),
         (b"", "closed during the TLS handshake"),
         (b"\x16\x03\x01\x00", "closed during the TLS handshake"),
-        (
-            b"\x15\x03\x01\x00\x02\x02\x28",
-            "TLS handshake failed: received fatal alert: HandshakeFailure",
-        ),
-        (
-            b"\x16\x02\x01\x00\x02\x01\x00",
-            "TLS handshake failed: received corrupt message of type InvalidProtocolVersion",
-        ),
+        (b"\x15\x03\x01\x00\x02\x02\x28", "TLS handshake failed: "),
+        (b"\x16\x02\x01\x00\x02\x01\x00", "TLS handshake failed: "),
     ] {
         let (mut client, server) = pipe(64 * 1024);
         client.write_all(input).await.expect("sent");
         client.shutdown().await.expect("closed");
         let error = bounded(acceptor.accept(server)).await.expect_err("refused");
         let told = error.to_string();
-        // rustls words its part with or without the name of the error.
-        assert!(
-            told.starts_with(&expected[..expected.len().min(22)]),
-            "{told}"
-        );
+        assert!(told.starts_with(expected), "{told}");
     }
 }
 

@@ -40,7 +40,7 @@ fn good_pairs() {
     let chain = files.put("c.pem", &id.chain_pem);
     let key = files.put("k.pem", &id.key_pem);
     let pair = load_certificate(&provider, &chain, &key).expect("good");
-    assert_eq!(pair.cert, [id.chain.clone()]);
+    assert_eq!(pair.cert, std::slice::from_ref(&id.chain));
     // Both in one file, with text between, in any order.
     let text = format!("{}\nnotes\n{}{}", id.key_pem, id.chain_pem, other.chain_pem);
     let both = files.put("both.pem", &text);
