@@ -1,5 +1,5 @@
-//! Request heads: any cut gives the same result, an independent parser agrees,
-//! and what is forwarded has one reading.
+//! Request heads: any cut gives the same result, a plain reading agrees, and
+//! what is forwarded has one reading.
 #![no_main]
 
 #[path = "../../proxy-http/tests/wire_support/mod.rs"]

@@ -1,4 +1,5 @@
 //! Requests and answers through the server, over loopback sockets.
+#![cfg(feature = "serve")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod support;

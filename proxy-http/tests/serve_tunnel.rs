@@ -1,4 +1,5 @@
 //! CONNECT and upgrades through the server, over loopback sockets.
+#![cfg(feature = "serve")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod support;

@@ -389,6 +389,40 @@ fn limits_hold_from_the_first_byte() {
 }
 
 #[test]
+fn fields_are_counted_up_to_the_limit_set() {
+    for (limit, count, fits) in [
+        (1, 1, true),
+        (1, 2, false),
+        (127, 127, true),
+        (127, 128, false),
+        (128, 128, true),
+        (128, 129, false),
+        (129, 129, true),
+        (129, 130, false),
+        (1024, 129, true),
+        (1024, 1024, true),
+        (1024, 1025, false),
+    ] {
+        let mut limits = HeadLimits::default();
+        limits.header_count(limit);
+        let fields: String = (0..count).map(|n| format!("x-{n}: {n}\r\n")).collect();
+        let head = format!("GET http://h/ HTTP/1.0\r\n{fields}\r\n");
+        let mut parser = RequestParser::new(limits);
+        match parser.parse(head.as_bytes()) {
+            Ok(Status::Complete(head, _)) if fits => {
+                assert_eq!(head.headers().len(), count, "of {limit}");
+                let last = format!("x-{}", count - 1);
+                assert_eq!(head.get(&last), Some(&last.as_bytes()[2..]));
+            }
+            outcome => {
+                assert!(!fits, "{count} of {limit}");
+                assert_eq!(outcome.map(drop), Err(HeadError::TooManyFields));
+            }
+        }
+    }
+}
+
+#[test]
 fn names_are_bounded_by_the_head_alone_up_to_64_kib() {
     let mut limits = HeadLimits::default();
     limits.head_bytes(1 << 20);

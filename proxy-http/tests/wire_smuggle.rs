@@ -202,6 +202,22 @@ fn controls_and_line_ends() {
 }
 
 #[test]
+fn controls_are_found_at_any_place() {
+    let text = "x".repeat(70);
+    for at in 0..text.len() {
+        for byte in (0..0x20).chain([0x7f]).map(char::from) {
+            let fields = format!("X: {}{byte}{}\r\n", &text[..at], &text[at..]);
+            let verdict = match byte {
+                '\t' => Ok(Framing::None),
+                '\n' => Err(LineEnd),
+                _ => Err(Control),
+            };
+            assert_eq!(request("1.1", &fields), verdict, "{byte:?} at {at}");
+        }
+    }
+}
+
+#[test]
 fn request_lines() {
     for (line, error) in [
         ("GET  / HTTP/1.1", RequestLine),

@@ -23,8 +23,6 @@ pub(crate) use field::{is_token, is_trailer_forbidden, trim};
 use field::{Field, Kind, Kinds};
 use options::Options;
 
-use crate::HeadError;
-
 /// The version of a message.
 ///
 /// Exhaustive on purpose: every other one is refused.
@@ -38,15 +36,22 @@ pub enum Version {
 }
 
 impl Version {
-    /// `HTTP/x.y` (RFC 9112 section 2.3), with `malformed` for anything else.
-    fn parse(word: &[u8], malformed: HeadError) -> Result<Self, HeadError> {
+    /// The version that httparse told by its minor number: it knows no others.
+    fn of(minor: u8) -> Self {
+        match minor {
+            0 => Self::Http10,
+            _ => Self::Http11,
+        }
+    }
+
+    /// Whether a word is `HTTP/x.y` (RFC 9112 section 2.3) of another version.
+    fn is_other(word: &[u8]) -> bool {
         match word {
-            b"HTTP/1.1" => Ok(Self::Http11),
-            b"HTTP/1.0" => Ok(Self::Http10),
-            [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => {
-                Err(HeadError::Version)
+            b"HTTP/1.0" | b"HTTP/1.1" => false,
+            [b'H', b'T', b'T', b'P', b'/', major, b'.', minor] => {
+                major.is_ascii_digit() && minor.is_ascii_digit()
             }
-            _ => Err(malformed),
+            _ => false,
         }
     }
 }
@@ -85,17 +90,25 @@ impl HeaderTable {
         };
     }
 
+    /// Takes the fields in, each made of one of `found`. The loop has neither
+    /// branches nor sets in memory: names come in no order that could be
+    /// predicted.
     #[inline]
-    fn push(&mut self, field: Field) {
-        if self.seen.has(field.kind) {
-            self.repeated.add(field.kind);
-        } else {
-            // Limits keep the count of fields far below.
-            let line = u16::try_from(self.fields.len()).unwrap_or(u16::MAX);
-            self.firsts[field.kind as usize] = line;
-            self.seen.add(field.kind);
-        }
-        self.fields.push(field);
+    fn fill<T>(&mut self, found: &[T], mut field: impl FnMut(&T) -> Field) {
+        let (mut seen, mut repeated) = (Kinds::default(), Kinds::default());
+        let firsts = &mut self.firsts;
+        // Limits keep the count far below 2^16.
+        self.fields
+            .extend(found.iter().zip(0u16..).map(|(found, line)| {
+                let field = field(found);
+                let again = seen.has(field.kind);
+                repeated.0 |= seen.0 & field.kind.bit();
+                seen.add(field.kind);
+                let first = &mut firsts[field.kind as usize];
+                *first = if again { *first } else { line };
+                field
+            }));
+        (self.seen, self.repeated) = (seen, repeated);
     }
 
     /// The line of the first field of a kind.

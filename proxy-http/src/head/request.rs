@@ -1,10 +1,11 @@
 //! Request heads: the parser and the view.
 
-use memchr::memchr;
+use std::mem::MaybeUninit;
+
 use proxy_core::{Credentials, HeadLimits, Status, Target};
 
-use super::field::{Kind, is_token, offset, span, text};
-use super::scan::{Scan, StartLine};
+use super::field::{Kind, is_token, offset, place, span, text};
+use super::scan::{Parsed, Scan, StartLine, start_fault};
 use super::target::{self, Form, RequestTarget};
 use super::{Framing, Header, HeaderTable, Options, Version, framing};
 use crate::{HeadError, auth};
@@ -49,8 +50,9 @@ impl RequestParser {
     /// next call begins a new head.
     ///
     /// # Errors
-    /// As soon as the bytes cannot become an acceptable head, or a limit is
-    /// passed. The same bytes give the same error however they are cut.
+    /// As soon as the bytes cannot become a request line, a line does not end in
+    /// CRLF, or a limit is passed; for anything else about the fields when the
+    /// head ends. The same bytes give the same error however they are cut.
     pub fn parse<'p, 'b>(
         &'p mut self,
         input: &'b [u8],
@@ -311,18 +313,26 @@ impl StartLine for RequestLine {
     }
 
     /// RFC 9112 section 3: single blanks, three words.
-    fn parse(line: &[u8], at: usize) -> Result<(Self, Version), HeadError> {
-        let (method, rest) = split_word(line)?;
-        let (target, version) = split_word(rest)?;
-        let version = Version::parse(version, HeadError::RequestLine)?;
-        let line = Self {
-            method_len: offset(method.len()),
-            target: offset(at + method.len() + 1),
-            target_len: offset(target.len()),
-            form: Form::parse(method, target)?,
-            kind: RequestKind::of(method),
+    fn parse<'s, 'b>(
+        input: &'b [u8],
+        start: usize,
+        slots: &'s mut [MaybeUninit<httparse::Header<'b>>],
+    ) -> Result<Parsed<'s, 'b, Self>, HeadError> {
+        let head = &input[start..];
+        let mut found = httparse::Request::new(&mut []);
+        let len = found
+            .parse_with_uninit_headers(head, slots)
+            .map_err(|error| start_fault(error, head, 2, HeadError::RequestLine))?;
+        let (Some(method), Some(target), Some(minor)) = (found.method, found.path, found.version)
+        else {
+            return Err(HeadError::RequestLine);
         };
-        Ok((line, version))
+        Ok(Parsed {
+            line: Self::new(method.as_bytes(), target.as_bytes(), input)?,
+            version: Version::of(minor),
+            fields: found.headers,
+            len,
+        })
     }
 
     fn finish(&self, table: &mut HeaderTable, bytes: &[u8]) -> Result<(), HeadError> {
@@ -339,6 +349,24 @@ impl StartLine for RequestLine {
 }
 
 impl RequestLine {
+    /// The line as offsets into `input`, with the rules that httparse lacks:
+    /// methods are short, targets are ASCII.
+    fn new(method: &[u8], target: &[u8], input: &[u8]) -> Result<Self, HeadError> {
+        if method.len() > MAX_METHOD {
+            return Err(HeadError::Method);
+        }
+        if !target.is_ascii() {
+            return Err(HeadError::RequestLine);
+        }
+        Ok(Self {
+            method_len: offset(method.len()),
+            target: place(target, input),
+            target_len: offset(target.len()),
+            form: Form::parse(method, target)?,
+            kind: RequestKind::of(method),
+        })
+    }
+
     /// RFC 9112 section 3.2: exactly one valid `Host` in HTTP/1.1, whatever the
     /// form of the target; at most one in HTTP/1.0.
     fn check_host(&self, table: &HeaderTable, bytes: &[u8]) -> Result<(), HeadError> {
@@ -364,14 +392,6 @@ impl RequestLine {
             Form::Asterisk if host.is_empty() => Ok(()),
             _ => valid_host(host),
         }
-    }
-}
-
-/// The bytes before the first blank, at least one, and those behind it.
-fn split_word(line: &[u8]) -> Result<(&[u8], &[u8]), HeadError> {
-    match memchr(b' ', line) {
-        None | Some(0) => Err(HeadError::RequestLine),
-        Some(blank) => Ok((&line[..blank], &line[blank + 1..])),
     }
 }
 

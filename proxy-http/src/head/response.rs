@@ -1,9 +1,11 @@
 //! Response heads: the parser and the view.
 
+use std::mem::MaybeUninit;
+
 use proxy_core::{HeadLimits, Status};
 
 use super::field::span;
-use super::scan::{Scan, StartLine};
+use super::scan::{Parsed, Scan, StartLine, start_fault};
 use super::{Framing, Header, HeaderTable, Options, RequestKind, Version, framing};
 use crate::HeadError;
 
@@ -50,9 +52,10 @@ impl ResponseParser {
     /// next call begins a new head.
     ///
     /// # Errors
-    /// As soon as the bytes cannot become an acceptable head, or a limit is
-    /// passed; the client is then told 502. The same bytes give the same error
-    /// however they are cut.
+    /// As soon as the bytes cannot become a status line, a line does not end in
+    /// CRLF, or a limit is passed; for anything else about the fields when the
+    /// head ends. The client is then told 502. The same bytes give the same
+    /// error however they are cut.
     pub fn parse<'p, 'b>(
         &'p mut self,
         input: &'b [u8],
@@ -194,21 +197,29 @@ impl StartLine for StatusLine {
     }
 
     /// RFC 9112 section 4.
-    fn parse(line: &[u8], _at: usize) -> Result<(Self, Version), HeadError> {
-        let mut words = line.splitn(3, |b| *b == b' ');
-        let version = words.next().unwrap_or_default();
-        let version = Version::parse(version, HeadError::StatusLine)?;
-        let status = match words.next() {
-            Some(&[a @ b'1'..=b'5', b @ b'0'..=b'9', c @ b'0'..=b'9']) => [a, b, c]
-                .iter()
-                .fold(0, |n, digit| n * 10 + u16::from(digit - b'0')),
-            _ => return Err(HeadError::StatusLine),
+    fn parse<'s, 'b>(
+        input: &'b [u8],
+        start: usize,
+        slots: &'s mut [MaybeUninit<httparse::Header<'b>>],
+    ) -> Result<Parsed<'s, 'b, Self>, HeadError> {
+        let head = &input[start..];
+        let mut found = httparse::Response::new(&mut []);
+        let len = httparse::ParserConfig::default()
+            .parse_response_with_uninit_headers(&mut found, head, slots)
+            .map_err(|error| start_fault(error, head, 0, HeadError::StatusLine))?;
+        let (Some(status @ 100..600), Some(minor)) = (found.code, found.version) else {
+            return Err(HeadError::StatusLine);
         };
         let line = Self {
             status,
-            no_blank: words.next().is_none(),
+            no_blank: head.get(CODE as usize + 3) != Some(&b' '),
         };
-        Ok((line, version))
+        Ok(Parsed {
+            line,
+            version: Version::of(minor),
+            fields: found.headers,
+            len,
+        })
     }
 
     fn finish(&self, table: &mut HeaderTable, bytes: &[u8]) -> Result<(), HeadError> {
