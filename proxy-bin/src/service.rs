@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use proxy_core::{Peer, Stop};
-use proxy_relay::{Deadline, PortMap, Prefixed, Ticks, Transport};
-use proxy_tls::{Acceptor, TlsStream};
+use proxy_relay::{Deadline, PortMap, Prefixed, Ticks};
+use proxy_tls::{Acceptor, TlsErrorKind, TlsStream};
 use tokio::net::TcpStream;
 
 use crate::config::{Config, Listener, Protocol};
@@ -101,36 +101,48 @@ impl Service {
         let peer = Peer { remote, local };
         let this = Rc::clone(self);
         match self.kind {
-            Kind::Http(_) => spawn(slot, async move {
-                if let Kind::Http(http) = &this.kind {
-                    this.tell(peer, http.serve(stream, peer).await);
-                }
-            }),
-            Kind::Socks(_) => spawn(slot, async move {
-                if let Kind::Socks(socks) = &this.kind {
-                    this.tell(peer, socks.serve(stream, peer).await);
-                }
-            }),
+            Kind::Http(_) => this.spawn_http(stream, peer, slot),
+            Kind::Socks(_) => this.spawn_socks(stream, peer, slot),
             Kind::Tcp(_) => spawn(slot, async move {
                 if let Kind::Tcp(map) = &this.kind {
                     this.tell(peer, map.serve(stream, peer).await);
                 }
             }),
             Kind::Https { .. } => spawn(slot, async move { this.serve_https(stream, peer).await }),
-            Kind::Auto { .. } => spawn(slot, async move { this.serve_auto(stream, peer).await }),
+            Kind::Auto { .. } => {
+                tokio::task::spawn_local(this.serve_auto(stream, peer, slot));
+            }
         }
+    }
+
+    fn spawn_http(self: Rc<Self>, stream: TcpStream, peer: Peer, slot: Slot) {
+        spawn(slot, async move {
+            if let Kind::Http(http) | Kind::Auto { http, .. } = &self.kind {
+                self.tell(peer, http.serve(stream, peer).await);
+            }
+        });
+    }
+
+    fn spawn_socks(self: Rc<Self>, stream: TcpStream, peer: Peer, slot: Slot) {
+        spawn(slot, async move {
+            if let Kind::Socks(socks) | Kind::Auto { socks, .. } = &self.kind {
+                self.tell(peer, socks.serve(stream, peer).await);
+            }
+        });
     }
 
     async fn serve_https(&self, stream: TcpStream, peer: Peer) {
         if let Kind::Https { http, tls } = &self.kind
-            && let Some(stream) = Box::pin(self.accept_tls(tls, stream, peer)).await
+            && let Some(stream) = Box::pin(self.accept_tls(http, tls, stream, peer)).await
         {
             self.tell(peer, http.serve(stream, peer).await);
         }
     }
 
-    async fn serve_auto(&self, stream: TcpStream, peer: Peer) {
-        let Kind::Auto { http, socks, tls } = &self.kind else {
+    /// Once it is clear what is spoken, a task of just the size for that takes
+    /// over.
+    async fn serve_auto(self: Rc<Self>, stream: TcpStream, peer: Peer, slot: Slot) {
+        let Kind::Auto { tls, .. } = &self.kind else {
             return;
         };
         let spoken = {
@@ -138,10 +150,10 @@ impl Service {
             sniff::peek(&stream, &mut deadline).await
         };
         match (spoken, tls) {
-            (Some(Spoken::Http), _) => self.tell(peer, http.serve(stream, peer).await),
-            (Some(Spoken::Socks), _) => self.tell(peer, socks.serve(stream, peer).await),
-            (Some(Spoken::Tls), Some(tls)) => {
-                Box::pin(self.serve_auto_tls(http, socks, tls, stream, peer)).await;
+            (Some(Spoken::Http), _) => self.spawn_http(stream, peer, slot),
+            (Some(Spoken::Socks), _) => self.spawn_socks(stream, peer, slot),
+            (Some(Spoken::Tls), Some(_)) => {
+                spawn(slot, async move { self.serve_auto_tls(stream, peer).await });
             }
             (Some(Spoken::Tls), None) => self.refuse_tls(peer),
             (None, _) => {}
@@ -149,22 +161,25 @@ impl Service {
     }
 
     /// Inside TLS the first byte tells HTTP and SOCKS apart once more.
-    async fn serve_auto_tls(
-        &self,
-        http: &Http,
-        socks: &Socks,
-        tls: &Acceptor,
-        stream: TcpStream,
-        peer: Peer,
-    ) {
-        let Some(mut stream) = Box::pin(self.accept_tls(tls, stream, peer)).await else {
+    async fn serve_auto_tls(&self, stream: TcpStream, peer: Peer) {
+        let Kind::Auto {
+            http,
+            socks,
+            tls: Some(tls),
+        } = &self.kind
+        else {
             return;
         };
-        let mut deadline = self.first_byte();
-        let Some((spoken, bytes)) = sniff::read(&mut stream, &mut deadline).await else {
+        let Some(mut stream) = Box::pin(self.accept_tls(http, tls, stream, peer)).await else {
             return;
         };
-        drop(deadline);
+        let read = {
+            let mut deadline = self.first_byte();
+            sniff::read(&mut stream, &mut deadline).await
+        };
+        let Some((spoken, bytes)) = read else {
+            return;
+        };
         let stream = Prefixed::new(stream, bytes);
         match spoken {
             Spoken::Socks => self.tell(peer, socks.serve(stream, peer).await),
@@ -172,21 +187,29 @@ impl Service {
         }
     }
 
-    async fn accept_tls<S: Transport>(
+    async fn accept_tls(
         &self,
+        http: &Http,
         tls: &Acceptor,
-        stream: S,
+        stream: TcpStream,
         peer: Peer,
-    ) -> Option<TlsStream<S>> {
-        // The time is the acceptor's matter; a drain ends handshakes.
-        let mut deadline = Deadline::new(self.stop.clone());
-        match sniff::unless_closing(&mut deadline, tls.accept(stream)).await? {
-            Ok(stream) => Some(stream),
-            Err(error) => {
-                self.tell(peer, Err::<(), _>(error.kind));
-                None
-            }
+    ) -> Option<TlsStream<TcpStream>> {
+        let accepted = {
+            // The time is the acceptor's matter; a drain ends handshakes.
+            let mut deadline = Deadline::new(self.stop.clone());
+            sniff::unless_closing(&mut deadline, tls.accept(stream)).await?
+        };
+        let error = match accepted {
+            Ok(stream) => return Some(stream),
+            Err(error) => error,
+        };
+        let is_clear = matches!(error.kind, TlsErrorKind::ClearText);
+        self.tell(peer, Err::<(), _>(error.kind));
+        if is_clear {
+            // A browser pointed here without https shows this to its user.
+            http.refuse(error.stream, peer).await;
         }
+        None
     }
 
     fn first_byte(&self) -> Deadline {

@@ -135,14 +135,12 @@ fn large_bodies_both_ways() {
         };
         let (mut reader, mut writer) = client.stream.split();
         let write = async {
-            tokio::io::AsyncWriteExt::write_all(&mut writer, &sent)
-                .await
-                .unwrap();
+            AsyncWriteExt::write_all(&mut writer, &sent).await.unwrap();
         };
         let read = async {
             let mut got = Vec::new();
             while !got.ends_with(OK.as_bytes()) {
-                let n = within(tokio::io::AsyncReadExt::read_buf(&mut reader, &mut got))
+                let n = within(AsyncReadExt::read_buf(&mut reader, &mut got))
                     .await
                     .unwrap();
                 assert!(n > 0);

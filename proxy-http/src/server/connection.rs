@@ -37,15 +37,7 @@ where
     F: Filter<G::Session>,
     S: Transport,
 {
-    let mut connection = Connection {
-        server,
-        peer,
-        client,
-        deadline: Deadline::new(server.config.stop.clone()),
-        known: None,
-        upstream: None,
-        block: None,
-    };
+    let mut connection = Connection::new(server, client, peer);
     loop {
         let next = match connection.next_head().await {
             Ok((block, used)) => Box::pin(connection.answer(block, used)).await,
@@ -74,6 +66,24 @@ where
     }
 }
 
+/// Answers a client that cannot be served at all.
+pub(super) async fn turn_away<G, F, S>(
+    server: &Server<G, F>,
+    client: S,
+    peer: &Peer,
+    refusal: Refusal,
+) -> End
+where
+    G: Gateway,
+    G::Upstream: Transport,
+    F: Filter<G::Session>,
+    S: Transport,
+{
+    let mut connection = Connection::new(server, client, peer);
+    connection.refuse_unread(refusal).await;
+    refusal.end()
+}
+
 /// What the connection does after an exchange.
 pub(super) enum Next<G: Gateway> {
     Again,
@@ -98,6 +108,20 @@ pub(super) struct Known<I> {
     pub(super) identity: I,
     /// The `Proxy-Authorization` value as received.
     pub(super) shown: Option<Box<[u8]>>,
+}
+
+impl<'s, G: Gateway, F, S> Connection<'s, G, F, S> {
+    fn new(server: &'s Server<G, F>, client: S, peer: &'s Peer) -> Self {
+        Self {
+            server,
+            peer,
+            client,
+            deadline: Deadline::new(server.config.stop.clone()),
+            known: None,
+            upstream: None,
+            block: None,
+        }
+    }
 }
 
 /// Why no request head could be had.

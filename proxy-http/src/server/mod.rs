@@ -19,7 +19,8 @@ pub use config::Config;
 
 use crate::filter::Filter;
 use config::Pace;
-use connection::{Outcome, converse};
+use connection::{Outcome, converse, turn_away};
+use refuse::Refusal;
 
 /// Serves HTTP/1.1 clients: forwards requests, opens CONNECT tunnels.
 ///
@@ -126,6 +127,23 @@ impl<G, F> Server<G, F> {
             End::Completed | End::ClientFinished | End::OriginFinished => Ok(()),
             end => Err(ServeError { end }),
         }
+    }
+
+    /// Answers a client with 400 whatever it asks for, and ends the connection:
+    /// for one that speaks HTTP in clear on a port for TLS, say. It is told to
+    /// [`Gateway::finished`].
+    ///
+    /// # Cancel safety
+    /// As [`serve`](Self::serve).
+    pub async fn refuse<S>(&self, stream: S, peer: Peer) -> ServeError
+    where
+        S: Transport,
+        G: Gateway,
+        G::Upstream: Transport,
+        F: Filter<G::Session>,
+    {
+        let end = turn_away(self, stream, &peer, Refusal::bad_request()).await;
+        ServeError { end }
     }
 }
 

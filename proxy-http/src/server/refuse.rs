@@ -54,6 +54,16 @@ impl Refusal {
         }
     }
 
+    /// The answer to what is no request at all.
+    pub(super) fn bad_request() -> Self {
+        Self::unframed(Reply::new(400), End::BadRequest)
+    }
+
+    /// The reason for logs.
+    pub(super) fn end(&self) -> End {
+        self.end
+    }
+
     fn framed(reply: Reply<'static>, end: End) -> Self {
         Self {
             reply,
