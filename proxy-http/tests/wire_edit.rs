@@ -47,6 +47,17 @@ fn client(head: &str) -> String {
 }
 
 #[test]
+fn connect_gets_the_host_of_its_target() {
+    for fields in ["", "Host: h\r\n", "Host:\r\n"] {
+        let sent = origin(&format!("CONNECT h:443 HTTP/1.0\r\n{fields}A: b\r\n\r\n"));
+        assert_eq!(
+            sent, "CONNECT h:443 HTTP/1.1\r\nHost: h:443\r\nA: b\r\n\r\n",
+            "{fields:?}"
+        );
+    }
+}
+
+#[test]
 fn p11_the_origin_gets_the_origin_form() {
     for (line, host, sent) in [
         (

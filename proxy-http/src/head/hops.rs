@@ -43,8 +43,8 @@ pub enum Persist {
 
 impl HeadEdit<'_> {
     /// Makes a request fit for its origin: origin form with path and query byte
-    /// for byte, `Host` from an absolute target (in its place, or first when
-    /// there was none), no hop-by-hop field, HTTP/1.1.
+    /// for byte, `Host` from an absolute target or that of CONNECT (in its place,
+    /// or first when there was none), no hop-by-hop field, HTTP/1.1.
     ///
     /// `TE` goes on only as `trailers`, `Proxy-Authorization` never (RFC 9110
     /// sections 10.1.4 and 11.7.2).
@@ -74,13 +74,16 @@ impl HeadEdit<'_> {
         self.strip_hop_fields(hop.upgrade, hop.persist);
     }
 
-    /// RFC 9112 section 3.2.2: the host of an absolute target replaces `Host`.
+    /// RFC 9112 section 3.2.2: the host of an absolute target replaces `Host`;
+    /// RFC 9110 section 7.2: so does any authority.
     fn rewrite_host(&mut self) {
         let Line::Request(line) = self.line else {
             return;
         };
         let target = text(span(self.bytes, line.target, line.target_len));
-        let RequestTarget::Absolute { authority, .. } = line.form.of(target) else {
+        let (RequestTarget::Absolute { authority, .. } | RequestTarget::Authority(authority)) =
+            line.form.of(target)
+        else {
             return;
         };
         if self.table.first(Kind::Host, self.bytes) == Some(authority.as_bytes()) {
