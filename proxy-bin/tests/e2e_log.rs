@@ -235,6 +235,7 @@ fn mixed_use(log: &str, extra: &[&str]) -> Stopped {
     conn.send("BROKEN\r\n\r\n");
     assert_eq!(Answer::read(&conn).status, 400);
     conn.rest();
+    drop(conn);
 
     let conn = Conn::dial(proxy.address("http"));
     ask(&conn, &format!("CONNECT {host}"), &login);
@@ -246,6 +247,7 @@ fn mixed_use(log: &str, extra: &[&str]) -> Stopped {
     assert_eq!(Answer::read(&conn).status, 200);
     conn.fin();
     conn.rest();
+    drop(conn);
 
     let request = &Mode::Socks5.hello(origin.address)[3..];
     let hello = b"\x05\x01\x02\x01\x05alice\x09hunter2:x";
@@ -260,6 +262,7 @@ fn mixed_use(log: &str, extra: &[&str]) -> Stopped {
             conn.send(b"\x05\x01\x02\x01\x05alice\x05wr0ng");
             conn.expect([5, 2, 1]);
             conn.rest();
+            drop(conn);
         }
     }
 
