@@ -2,9 +2,12 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 use std::time::Instant;
 
+use pin_project_lite::pin_project;
 use proxy_core::{Peer, Stop};
 use proxy_relay::{Deadline, PortMap, Prefixed, Ticks};
 use proxy_tls::{Acceptor, TlsErrorKind, TlsStream};
@@ -237,12 +240,27 @@ impl Service {
     }
 }
 
-/// The slot goes last, when all of the connection is gone.
+/// Runs a connection in a task of its own.
 fn spawn(slot: Slot, connection: impl Future<Output = ()> + 'static) {
-    tokio::task::spawn_local(async move {
-        let _slot = slot;
-        connection.await;
-    });
+    tokio::task::spawn_local(Served { connection, slot });
+}
+
+pin_project! {
+    /// A connection with its slot, which goes last, when all of it is gone. An
+    /// async block would keep the connection twice.
+    struct Served<C> {
+        #[pin]
+        connection: C,
+        slot: Slot,
+    }
+}
+
+impl<C: Future<Output = ()>> Future for Served<C> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.project().connection.poll(cx)
+    }
 }
 
 fn http(gateway: &Rc<Proxyd>, config: &Config, stop: &Stop) -> Http {

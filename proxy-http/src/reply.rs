@@ -59,6 +59,7 @@ impl<'a> Reply<'a> {
         let (status, error) = match kind {
             Kind::Exhausted => (503, "connection_limit_reached"),
             Kind::Forbidden => (403, "destination_ip_prohibited"),
+            Kind::HostUnreachable | Kind::NetworkUnreachable => (502, "destination_ip_unroutable"),
             Kind::Loop => (508, "proxy_loop_detected"),
             Kind::NameNotFound | Kind::NameUnavailable => (502, "dns_error"),
             Kind::Parent => (502, "http_protocol_error"),
@@ -66,7 +67,6 @@ impl<'a> Reply<'a> {
             Kind::Reset => (502, "connection_terminated"),
             Kind::TimedOut => (504, "connection_timeout"),
             Kind::Tls => (502, "tls_protocol_error"),
-            Kind::Unreachable => (502, "destination_ip_unroutable"),
             _ => (502, "destination_unavailable"),
         };
         Self::new(status).error(error)

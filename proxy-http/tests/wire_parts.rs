@@ -170,16 +170,17 @@ fn failures_have_one_status_each() {
     for (kind, status, error) in [
         (Kind::Exhausted, 503, "connection_limit_reached"),
         (Kind::Forbidden, 403, "destination_ip_prohibited"),
+        (Kind::HostUnreachable, 502, "destination_ip_unroutable"),
         (Kind::Loop, 508, "proxy_loop_detected"),
         (Kind::NameNotFound, 502, "dns_error"),
         (Kind::NameUnavailable, 502, "dns_error"),
+        (Kind::NetworkUnreachable, 502, "destination_ip_unroutable"),
         (Kind::Other, 502, "destination_unavailable"),
         (Kind::Parent, 502, "http_protocol_error"),
         (Kind::Refused, 502, "connection_refused"),
         (Kind::Reset, 502, "connection_terminated"),
         (Kind::TimedOut, 504, "connection_timeout"),
         (Kind::Tls, 502, "tls_protocol_error"),
-        (Kind::Unreachable, 502, "destination_ip_unroutable"),
     ] {
         let reply = Reply::connect_failed(kind);
         assert_eq!(

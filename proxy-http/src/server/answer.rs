@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::connection::{Connection, Known, Next};
 use super::exchange::{Exchange, Fault, Parts, Verdict};
 use super::refuse::Refusal;
-use super::tunnel::Ledger;
+use super::tunnel::{Early, Ledger, SWITCHED, Upgrade};
 use super::upstream::connect;
 use super::wire::watch;
 use crate::filter::Filter;
@@ -68,7 +68,8 @@ where
         request: &Request<'_>,
         exchange: &mut Exchange,
     ) -> Next<G> {
-        let ask = match request.ask(self.peer) {
+        let peer = self.peer;
+        let ask = match request.ask(&peer) {
             Ok(ask) => ask,
             Err(refusal) => {
                 return Box::pin(self.refuse(request, exchange, None, None, refusal)).await;
@@ -142,7 +143,7 @@ where
         let credentials = head
             .credentials(&mut scratch)
             .map_err(|_| Denial::Challenge)?;
-        let asking = self.server.gateway.authenticate(self.peer, credentials);
+        let asking = self.server.gateway.authenticate(&self.peer, credentials);
         Ok(Known {
             identity: watch(&mut self.deadline, asking).await??,
             shown: head.proxy_authorization().map(Box::from),
@@ -331,23 +332,27 @@ where
         };
         let mut from_client = BytesMut::from(&request.early[exchange.up.used..]);
         from_client.extend_from_slice(&exchange.ahead);
-        let (upgraded, status) = match ask.operation {
-            Operation::Request { method, path } => {
-                (Some((method.into(), path.into())), exchange.down.status)
-            }
-            _ => (None, 200),
+        let early = Early {
+            from_client,
+            from_upstream: std::mem::take(&mut exchange.down.surplus),
+        };
+        let upgrade = match ask.operation {
+            Operation::Request { method, path } => Some(Box::new(Upgrade {
+                method: method.into(),
+                path: path.into(),
+                moved: (exchange.up.bytes(), exchange.down.bytes()),
+            })),
+            _ => None,
         };
         let ledger = Ledger {
+            peer: self.peer,
             identity: self.known.take().map(|known| known.identity),
             session,
             target: ask.target.into(),
-            upgraded,
-            status,
             started: request.started,
-            moved: (exchange.up.bytes(), exchange.down.bytes()),
-            early: (from_client, std::mem::take(&mut exchange.down.surplus)),
+            upgrade,
         };
-        Next::Tunnel(sticky.stream, Box::new(ledger))
+        Next::Tunnel(sticky.stream, Box::new(ledger), early)
     }
 
     /// Reports an exchange that was admitted.
@@ -359,7 +364,7 @@ where
         exchange: &Exchange,
         end: End,
     ) {
-        let mut report = Report::new(self.peer, end);
+        let mut report = Report::new(&self.peer, end);
         report.operation = Some(ask.operation);
         report.target = Some(ask.target);
         report.status = (exchange.down.status != 0).then_some(exchange.down.status);
@@ -370,6 +375,3 @@ where
         self.server.gateway.finished(who, Some(session), &report);
     }
 }
-
-/// RFC 9110 section 15.2.2.
-const SWITCHED: u16 = 101;

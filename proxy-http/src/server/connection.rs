@@ -14,7 +14,7 @@ use super::Server;
 use super::answer::Request;
 use super::block::Block;
 use super::refuse::Refusal;
-use super::tunnel::{Ledger, Tunnel};
+use super::tunnel::{Early, Ledger, Tunnel};
 use super::upstream::Sticky;
 use super::wire::{has_spoken, poll_read};
 use crate::filter::Filter;
@@ -26,11 +26,7 @@ pub(super) enum Outcome<G: Gateway, S> {
 }
 
 /// Serves requests until the connection ends or turns into a tunnel.
-pub(super) async fn converse<G, F, S>(
-    server: &Server<G, F>,
-    client: S,
-    peer: &Peer,
-) -> Outcome<G, S>
+pub(super) async fn converse<G, F, S>(server: &Server<G, F>, client: S, peer: Peer) -> Outcome<G, S>
 where
     G: Gateway,
     G::Upstream: Transport,
@@ -55,11 +51,12 @@ where
                 connection.close();
                 return Outcome::Ended(end);
             }
-            Next::Tunnel(upstream, ledger) => {
+            Next::Tunnel(upstream, ledger, early) => {
                 return Outcome::Tunnel(Tunnel {
                     client: connection.client,
                     upstream,
                     ledger,
+                    early,
                 });
             }
         }
@@ -70,7 +67,7 @@ where
 pub(super) async fn turn_away<G, F, S>(
     server: &Server<G, F>,
     client: S,
-    peer: &Peer,
+    peer: Peer,
     refusal: Refusal,
 ) -> End
 where
@@ -88,13 +85,13 @@ where
 pub(super) enum Next<G: Gateway> {
     Again,
     End(End),
-    Tunnel(G::Upstream, Box<Ledger<G>>),
+    Tunnel(G::Upstream, Box<Ledger<G>>, Early),
 }
 
 /// The state of a client connection between polls; nothing here is large.
 pub(super) struct Connection<'s, G: Gateway, F, S> {
     pub(super) server: &'s Server<G, F>,
-    pub(super) peer: &'s Peer,
+    pub(super) peer: Peer,
     pub(super) client: S,
     pub(super) deadline: Deadline,
     pub(super) known: Option<Known<G::Identity>>,
@@ -111,7 +108,7 @@ pub(super) struct Known<I> {
 }
 
 impl<'s, G: Gateway, F, S> Connection<'s, G, F, S> {
-    fn new(server: &'s Server<G, F>, client: S, peer: &'s Peer) -> Self {
+    fn new(server: &'s Server<G, F>, client: S, peer: Peer) -> Self {
         Self {
             server,
             peer,

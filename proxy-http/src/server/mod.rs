@@ -110,7 +110,7 @@ impl<G, F> Server<G, F> {
     ///
     /// # Errors
     /// If the connection ended otherwise than in good order.
-    pub async fn serve<S>(&self, stream: S, peer: Peer) -> Result<(), ServeError>
+    pub fn serve<S>(&self, stream: S, peer: Peer) -> impl Future<Output = Result<(), ServeError>>
     where
         S: Transport,
         G: Gateway,
@@ -118,14 +118,18 @@ impl<G, F> Server<G, F> {
         F: Filter<G::Session>,
     {
         // Both stages are boxed so that neither keeps room for the other: a
-        // tunnel may live for days, and so may a connection without one.
-        let end = match Box::pin(converse(self, stream, &peer)).await {
-            Outcome::Ended(end) => end,
-            Outcome::Tunnel(tunnel) => Box::pin(tunnel.run(self, &peer)).await,
-        };
-        match end {
-            End::Completed | End::ClientFinished | End::OriginFinished => Ok(()),
-            end => Err(ServeError { end }),
+        // tunnel may live for days, and so may a connection without one. Not an
+        // `async fn`, since that would keep its arguments twice.
+        let requests = Box::pin(converse(self, stream, peer));
+        async move {
+            let end = match requests.await {
+                Outcome::Ended(end) => end,
+                Outcome::Tunnel(tunnel) => Box::pin(tunnel.run(self)).await,
+            };
+            match end {
+                End::Completed | End::ClientFinished | End::OriginFinished => Ok(()),
+                end => Err(ServeError { end }),
+            }
         }
     }
 
@@ -142,7 +146,7 @@ impl<G, F> Server<G, F> {
         G::Upstream: Transport,
         F: Filter<G::Session>,
     {
-        let end = turn_away(self, stream, &peer, Refusal::bad_request()).await;
+        let end = turn_away(self, stream, peer, Refusal::bad_request()).await;
         ServeError { end }
     }
 }
@@ -198,7 +202,7 @@ mod tests {
             remote: address,
             local: address,
         };
-        let requests = converse(&server, stream().await, &peer);
+        let requests = converse(&server, stream().await, peer);
         let whole = server.serve(stream().await, peer);
         let sizes = (size_of_val(&requests), size_of_val(&whole));
         assert!(sizes.0 <= 640 && sizes.1 <= 320, "{sizes:?}");

@@ -172,7 +172,7 @@ where
         refusal.encode(&self.server.config, persist, request.head.kind(), &mut out);
         let said = self.say(&out).await;
 
-        let mut report = Report::new(self.peer, said.err().unwrap_or(refusal.end));
+        let mut report = Report::new(&self.peer, said.err().unwrap_or(refusal.end));
         report.operation = ask.map(|ask| ask.operation);
         report.target = ask.map(|ask| ask.target);
         report.status = Some(refusal.reply.status());
@@ -206,7 +206,7 @@ where
             &mut out,
         );
         let said = self.say(&out).await;
-        let mut report = Report::new(self.peer, refusal.end);
+        let mut report = Report::new(&self.peer, refusal.end);
         report.status = Some(refusal.reply.status());
         report.down = out.len() as u64;
         report.duration = started.elapsed();

@@ -1,10 +1,8 @@
 //! What remains of a connection once it is only bytes both ways.
 
-use std::time::Duration;
-
 use bytes::BytesMut;
 use proxy_core::{End, Gateway, Operation, Peer, Report, Shaping, TargetBuf};
-use proxy_relay::{Transport, relay};
+use proxy_relay::{RelayOptions, Transport, relay};
 use tokio::time::Instant;
 
 use super::Server;
@@ -15,21 +13,33 @@ pub(super) struct Tunnel<G: Gateway, S> {
     pub(super) upstream: G::Upstream,
     /// Boxed: a relay needs none of it before it ends.
     pub(super) ledger: Box<Ledger<G>>,
+    pub(super) early: Early,
+}
+
+/// Bytes from either side that were read before the relay begins.
+#[derive(Default)]
+pub(super) struct Early {
+    pub(super) from_client: BytesMut,
+    pub(super) from_upstream: BytesMut,
 }
 
 /// What the report on a tunnel is made of.
 pub(super) struct Ledger<G: Gateway> {
+    pub(super) peer: Peer,
     pub(super) identity: Option<G::Identity>,
     pub(super) session: G::Session,
     pub(super) target: TargetBuf,
-    /// Method and path of the request that was upgraded.
-    pub(super) upgraded: Option<(Box<str>, Box<str>)>,
-    pub(super) status: u16,
     pub(super) started: Instant,
-    /// Bytes moved before the relay begins, the upgrade's heads, say.
+    /// The request that was upgraded, if it was not CONNECT.
+    pub(super) upgrade: Option<Box<Upgrade>>,
+}
+
+/// The request and answer before an upgraded connection.
+pub(super) struct Upgrade {
+    pub(super) method: Box<str>,
+    pub(super) path: Box<str>,
+    /// Bytes of the heads, to the origin and to the client.
     pub(super) moved: (u64, u64),
-    /// Bytes from the client and the origin that were read already.
-    pub(super) early: (BytesMut, BytesMut),
 }
 
 impl<G: Gateway, S: Transport> Tunnel<G, S>
@@ -37,43 +47,64 @@ where
     G::Upstream: Transport,
 {
     /// Relays until the end, and reports it.
-    pub(super) async fn run<F>(mut self, server: &Server<G, F>, peer: &Peer) -> End {
-        let Shaping { stop, lifetime, .. } = server.gateway.shaping(&self.ledger.session);
-        let mut options = server.pace.tunnel.clone();
-        options.lifetime(lifetime);
-        if !stop.is_never() {
-            options.stop(stop);
-        }
-        let (from_client, from_upstream) = std::mem::take(&mut self.ledger.early);
-        let relayed = relay(&mut self.client, &mut self.upstream, &options)
-            .early(&from_client, &from_upstream)
-            .await;
-        drop((from_client, from_upstream));
-        let ledger = *self.ledger;
-        ledger.close(server, peer, relayed.end, (relayed.up, relayed.down));
+    pub(super) async fn run<F>(self, server: &Server<G, F>) -> End {
+        let Self {
+            mut client,
+            mut upstream,
+            ledger,
+            early,
+        } = self;
+        let relayed = {
+            let options = ledger.options(server);
+            relay(&mut client, &mut upstream, &options)
+                .early(&early.from_client, &early.from_upstream)
+        };
+        drop(early);
+        let relayed = relayed.await;
+        ledger.close(server, relayed.end, (relayed.up, relayed.down));
         relayed.end
     }
 }
 
 impl<G: Gateway> Ledger<G> {
-    fn close<F>(self, server: &Server<G, F>, peer: &Peer, end: End, (up, down): (u64, u64)) {
-        let mut report = Report::new(peer, end);
-        report.operation = Some(match &self.upgraded {
-            Some((method, path)) => Operation::Request { method, path },
-            None => Operation::Tunnel,
-        });
+    fn options<F>(&self, server: &Server<G, F>) -> RelayOptions {
+        let Shaping { stop, lifetime, .. } = server.gateway.shaping(&self.session);
+        let mut options = server.pace.tunnel.clone();
+        options.lifetime(lifetime);
+        if !stop.is_never() {
+            options.stop(stop);
+        }
+        options
+    }
+
+    fn close<F>(self, server: &Server<G, F>, end: End, (up, down): (u64, u64)) {
+        let mut report = Report::new(&self.peer, end);
+        let (operation, status, before) = match &self.upgrade {
+            Some(upgrade) => (upgrade.operation(), SWITCHED, upgrade.moved),
+            None => (Operation::Tunnel, OK, (0, 0)),
+        };
+        report.operation = Some(operation);
         report.target = Some(self.target.as_target());
-        report.status = Some(self.status);
-        report.up = self.moved.0 + up;
-        report.down = self.moved.1 + down;
-        report.duration = elapsed(self.started);
+        report.status = Some(status);
+        report.up = before.0 + up;
+        report.down = before.1 + down;
+        report.duration = self.started.elapsed();
         server
             .gateway
             .finished(self.identity.as_ref(), Some(self.session), &report);
     }
 }
 
-/// Time since `started`.
-pub(super) fn elapsed(started: Instant) -> Duration {
-    started.elapsed()
+impl Upgrade {
+    fn operation(&self) -> Operation<'_> {
+        Operation::Request {
+            method: &self.method,
+            path: &self.path,
+        }
+    }
 }
+
+const OK: u16 = 200;
+
+/// RFC 9110 section 15.2.2.
+pub(super) const SWITCHED: u16 = 101;
