@@ -58,12 +58,16 @@ pub enum ConnectErrorKind {
     Exhausted,
     /// The address may not be dialled.
     Forbidden,
+    /// No route to the host.
+    HostUnreachable,
     /// The target is the proxy itself.
     Loop,
     /// The name has no address.
     NameNotFound,
     /// The name could not be looked up (server failure or timeout).
     NameUnavailable,
+    /// No route to the network.
+    NetworkUnreachable,
     /// Something else went wrong.
     Other,
     /// A parent proxy refused or broke the protocol.
@@ -76,8 +80,6 @@ pub enum ConnectErrorKind {
     TimedOut,
     /// TLS with the peer failed.
     Tls,
-    /// No route to the network or host.
-    Unreachable,
 }
 
 impl ConnectErrorKind {
@@ -86,16 +88,17 @@ impl ConnectErrorKind {
         match self {
             Self::Exhausted => "exhausted",
             Self::Forbidden => "forbidden-address",
+            Self::HostUnreachable => "host-unreachable",
             Self::Loop => "loop",
             Self::NameNotFound => "name-not-found",
             Self::NameUnavailable => "name-unavailable",
+            Self::NetworkUnreachable => "network-unreachable",
             Self::Other => "other",
             Self::Parent => "parent-failed",
             Self::Refused => "refused",
             Self::Reset => "reset",
             Self::TimedOut => "timed-out",
             Self::Tls => "tls-failed",
-            Self::Unreachable => "unreachable",
         }
     }
 
@@ -105,7 +108,8 @@ impl ConnectErrorKind {
             Io::ConnectionRefused => Self::Refused,
             Io::ConnectionReset | Io::ConnectionAborted | Io::BrokenPipe => Self::Reset,
             Io::TimedOut => Self::TimedOut,
-            Io::HostUnreachable | Io::NetworkUnreachable | Io::NetworkDown => Self::Unreachable,
+            Io::HostUnreachable => Self::HostUnreachable,
+            Io::NetworkUnreachable | Io::NetworkDown => Self::NetworkUnreachable,
             Io::AddrNotAvailable | Io::OutOfMemory => Self::Exhausted,
             _ => match error.raw_os_error() {
                 Some(EMFILE | ENFILE | ENOBUFS) => Self::Exhausted,
@@ -147,5 +151,32 @@ impl fmt::Display for Side {
             Self::Origin => "origin",
             Self::Parent => "parent",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn p60_each_error_of_the_system_has_its_kind() {
+        use ConnectErrorKind as Kind;
+        for (error, kind) in [
+            (io::ErrorKind::AddrNotAvailable, Kind::Exhausted),
+            (io::ErrorKind::ConnectionRefused, Kind::Refused),
+            (io::ErrorKind::ConnectionReset, Kind::Reset),
+            (io::ErrorKind::HostUnreachable, Kind::HostUnreachable),
+            (io::ErrorKind::NetworkDown, Kind::NetworkUnreachable),
+            (io::ErrorKind::NetworkUnreachable, Kind::NetworkUnreachable),
+            (io::ErrorKind::PermissionDenied, Kind::Other),
+            (io::ErrorKind::TimedOut, Kind::TimedOut),
+        ] {
+            assert_eq!(ConnectError::from(io::Error::from(error)).kind, kind);
+        }
+        for number in [EMFILE, ENFILE] {
+            let error = io::Error::from_raw_os_error(number);
+            assert_eq!(ConnectError::from(error).kind, Kind::Exhausted);
+        }
     }
 }

@@ -106,7 +106,7 @@ fn rank(kind: ConnectErrorKind) -> u8 {
         ConnectErrorKind::Refused => 4,
         ConnectErrorKind::Reset => 3,
         ConnectErrorKind::TimedOut => 2,
-        ConnectErrorKind::Unreachable => 0,
+        ConnectErrorKind::NetworkUnreachable => 0,
         _ => 1,
     }
 }
@@ -117,7 +117,7 @@ pub(crate) const STAGGER: Duration = Duration::from_millis(250);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ConnectErrorKind::{Refused, TimedOut, Unreachable};
+    use ConnectErrorKind::{HostUnreachable, NetworkUnreachable, Refused, TimedOut};
     use std::cell::RefCell;
 
     /// What an address does when dialled, after how many milliseconds.
@@ -177,9 +177,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_most_telling_error_is_returned() {
-        for kinds in [[Refused, Unreachable], [Unreachable, Refused]] {
-            let plans = kinds.map(|kind| (1, Err(kind)));
-            assert_eq!(run(&plans).await.0, Err(Refused));
+        let ascending = [NetworkUnreachable, HostUnreachable, TimedOut, Refused];
+        for pair in ascending.windows(2) {
+            for kinds in [[pair[0], pair[1]], [pair[1], pair[0]]] {
+                let plans = kinds.map(|kind| (1, Err(kind)));
+                assert_eq!(run(&plans).await.0, Err(pair[1]));
+            }
         }
         assert_eq!(run(&[]).await.0, Err(ConnectErrorKind::NameNotFound));
     }

@@ -69,9 +69,10 @@ impl ReplyCode {
         }
         match kind {
             Kind::Forbidden | Kind::Loop => Self::NOT_ALLOWED,
-            Kind::NameNotFound | Kind::NameUnavailable | Kind::Unreachable => {
+            Kind::HostUnreachable | Kind::NameNotFound | Kind::NameUnavailable => {
                 Self::HOST_UNREACHABLE
             }
+            Kind::NetworkUnreachable => Self::NETWORK_UNREACHABLE,
             Kind::Refused | Kind::Reset => Self::REFUSED,
             Kind::TimedOut => Self::TTL_EXPIRED,
             _ => Self::GENERAL_FAILURE,
@@ -145,16 +146,17 @@ mod tests {
         for (kind, code) in [
             (Kind::Exhausted, 1),
             (Kind::Forbidden, 2),
+            (Kind::HostUnreachable, 4),
             (Kind::Loop, 2),
             (Kind::NameNotFound, 4),
             (Kind::NameUnavailable, 4),
+            (Kind::NetworkUnreachable, 3),
             (Kind::Other, 1),
             (Kind::Parent, 1),
             (Kind::Refused, 5),
             (Kind::Reset, 5),
             (Kind::TimedOut, 6),
             (Kind::Tls, 1),
-            (Kind::Unreachable, 4),
         ] {
             assert_eq!(ReplyCode::unreached(Version::V5, kind), ReplyCode(code));
             assert_eq!(ReplyCode::unreached(Version::V4, kind), ReplyCode(0x5b));
