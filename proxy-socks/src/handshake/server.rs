@@ -47,7 +47,8 @@ impl ServerHandshake {
 /// The login methods that a server allows.
 ///
 /// SOCKS4 has no password, so it is served only where none is required. A client
-/// that offers both methods where both are allowed is asked for its password.
+/// that offers both methods where both are allowed is not asked for its password,
+/// which would cross the network in clear for nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Methods {
     none: bool,
@@ -55,7 +56,7 @@ pub struct Methods {
 }
 
 impl Methods {
-    /// With or without a password, as the client likes.
+    /// No password is asked for, but clients that insist on showing one may.
     pub const ANY: Self = Self {
         none: true,
         password: true,
@@ -72,10 +73,10 @@ impl Methods {
     };
 
     fn choose(self, greeting: &Greeting<'_>) -> Method {
-        if self.password && greeting.offers(Method::PASSWORD) {
-            Method::PASSWORD
-        } else if self.none && greeting.offers(Method::NONE) {
+        if self.none && greeting.offers(Method::NONE) {
             Method::NONE
+        } else if self.password && greeting.offers(Method::PASSWORD) {
+            Method::PASSWORD
         } else {
             Method::UNACCEPTABLE
         }
@@ -483,7 +484,9 @@ mod tests {
             (Methods::PASSWORD, b"\x00\x02", 2),
             (Methods::PASSWORD, b"\x00", 0xff),
             (Methods::ANY, b"\x00", 0),
-            (Methods::ANY, b"\x00\x02", 2),
+            // No secret in clear that nobody demands.
+            (Methods::ANY, b"\x00\x02", 0),
+            (Methods::ANY, b"\x02\x00", 0),
             (Methods::ANY, b"\x02", 2),
             (Methods::ANY, b"\x01\xff", 0xff),
         ] {
