@@ -341,7 +341,7 @@ async fn handshakes_that_fail() {
             any,
             b"\x05\x01\x00\x05\x01",
             b"\x05\x00",
-            "- - - - 0/0 client-reset (no session)",
+            "- - - - 0/0 bad-request (no session)",
         ),
     ] {
         let mut session = tcp(|config| _ = config.methods(methods)).await;
@@ -353,17 +353,45 @@ async fn handshakes_that_fail() {
 }
 
 #[tokio::test]
-async fn a_password_is_preferred_and_names_the_user() {
-    let (to, _origin) = origin(echo).await;
-    let mut session = tcp(|config| _ = config.methods(Methods::ANY)).await;
-    let wire = [b"\x05\x02\x00\x02", LOGIN, &request(to)].concat();
-    send(&mut session.client, &wire).await;
-    session.client.shutdown().await.unwrap();
-    assert_eq!(rest(&mut session.client).await[..4], [5, 2, 1, 0]);
-    assert_eq!(
-        session.line().await,
-        format!("alice CONNECT {to} 0 0/0 client-finished")
-    );
+async fn a_reset_in_the_handshake_is_told_from_its_end() {
+    let mut session = tcp(|_| ()).await;
+    send(&mut session.client, &greeting(0)).await;
+    assert_eq!(exactly(&mut session.client).await, [5, 0]);
+    session.client.abort();
+    let support::Session {
+        client,
+        served,
+        gateway,
+    } = session;
+    drop(client);
+    let result = soon(served).await.unwrap();
+    assert!(matches!(result, Err(ServeError::Client(_))), "{result:?}");
+    assert_eq!(gateway.log(), ["- - - - 0/0 client-reset (no session)"]);
+}
+
+#[tokio::test]
+async fn a_password_is_asked_for_only_if_there_must_be_one() {
+    for (methods, offer, answer, user) in [
+        (Methods::ANY, &b"\x05\x02\x00\x02"[..], 0, "anyone"),
+        (Methods::ANY, b"\x05\x01\x02", 2, "alice"),
+        (Methods::PASSWORD, b"\x05\x02\x00\x02", 2, "alice"),
+    ] {
+        let (to, _origin) = origin(echo).await;
+        let mut session = tcp(|config| _ = config.methods(methods)).await;
+        send(&mut session.client, offer).await;
+        assert_eq!(exactly(&mut session.client).await, [5, answer]);
+        if answer == 2 {
+            send(&mut session.client, LOGIN).await;
+            assert_eq!(exactly(&mut session.client).await, [1, 0]);
+        }
+        send(&mut session.client, &request(to)).await;
+        session.client.shutdown().await.unwrap();
+        assert_eq!(rest(&mut session.client).await[..2], [5, 0]);
+        assert_eq!(
+            session.line().await,
+            format!("{user} CONNECT {to} 0 0/0 client-finished")
+        );
+    }
 }
 
 #[tokio::test]

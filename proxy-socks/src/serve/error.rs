@@ -81,13 +81,15 @@ impl From<Expired> for Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
+        let (end, error) = match error.kind() {
+            // In good order, but of half a handshake.
+            io::ErrorKind::UnexpectedEof => (End::BadRequest, ServeError::Closed),
+            _ => (End::ClientReset, ServeError::Client(error)),
+        };
         Self {
-            end: End::ClientReset,
+            end,
             answer: None,
-            error: Some(match error.kind() {
-                io::ErrorKind::UnexpectedEof => ServeError::Closed,
-                _ => ServeError::Client(error),
-            }),
+            error: Some(error),
         }
     }
 }
