@@ -264,12 +264,13 @@ impl<C: Future<Output = ()>> Future for Served<C> {
 }
 
 fn http(gateway: &Rc<Proxyd>, config: &Config, stop: &Stop) -> Http {
-    let mut settings = proxy_http::Config::default();
-    settings
+    let mut server = proxy_http::Server::new(Rc::clone(gateway));
+    server
+        .config()
         .limits(config.head)
         .timeouts(config.timeouts)
         .stop(stop.clone());
-    proxy_http::Server::new(Rc::clone(gateway)).with_config(settings)
+    server
 }
 
 fn socks(gateway: &Rc<Proxyd>, auth: bool, config: &Config, stop: &Stop) -> Socks {

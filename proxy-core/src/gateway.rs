@@ -74,7 +74,9 @@ pub trait Gateway {
         Shaping::default()
     }
 
-    /// Called exactly once for every exchange and tunnel, however it ended.
+    /// Called exactly once for every exchange and tunnel that a server's future
+    /// sees to its end, however that came about. What becomes of one whose
+    /// future is dropped half-way is said at each server's `serve`.
     ///
     /// `who` is `None` if the client was not identified, `session` if the
     /// request was not authorized.

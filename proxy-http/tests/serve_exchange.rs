@@ -384,6 +384,171 @@ fn p50_a_fin_behind_a_request_is_not_an_abort() {
 }
 
 #[test]
+fn p50_requests_before_the_fin_are_all_answered() {
+    run(async {
+        let (origin, proxy) = (Origin::start().await, Proxy::start(Direct::default()).await);
+        let mut client = proxy.client().await;
+        client.send(origin.get("/").repeat(20)).await;
+        client.finish().await;
+        let mut server = origin.accept().await;
+        for _ in 0..20 {
+            server.until("\r\n\r\n").await;
+            server.send(OK).await;
+        }
+        let answers = client.rest().await;
+        assert_eq!(answers.matches("\r\n\r\nhi").count(), 20, "{answers}");
+        assert_eq!(answers.matches("Connection: close").count(), 1, "{answers}");
+    });
+}
+
+#[test]
+fn p34_a_pipelining_client_is_held_back() {
+    run(async {
+        let (origin, proxy) = (Origin::start().await, Proxy::start(Direct::default()).await);
+        let mut client = proxy.client().await;
+        let requests = origin.get("/").repeat(1_000);
+        let mut sent = 0;
+        let mut server = None;
+        // One request at a time is answered, and each time the client sends what
+        // it can: what the proxy takes in is bounded by what it answers and the
+        // sockets' own buffers, which are full after a while.
+        let mut taken = Vec::new();
+        for _ in 0..200 {
+            loop {
+                tokio::task::yield_now().await;
+                let Ok(n) = client
+                    .stream
+                    .try_write(&requests.as_bytes()[sent % requests.len()..])
+                else {
+                    break;
+                };
+                sent += n;
+            }
+            let server = match &mut server {
+                Some(server) => server,
+                empty => empty.insert(origin.accept().await),
+            };
+            server.until("\r\n\r\n").await;
+            server.send(OK).await;
+            client.until("hi").await;
+            taken.push(sent);
+        }
+        let later = taken[199] - taken[100];
+        assert!(later < 512 * 1024, "{later} bytes for 100 requests");
+    });
+}
+
+#[test]
+fn a_stalled_peer_is_blamed_for_it() {
+    run(async {
+        let origin = Origin::start().await;
+        let proxy = Proxy::with(Direct::default(), impatient(), ()).await;
+        // The origin takes nothing.
+        let mut client = proxy.client().await;
+        let head = format!(
+            "POST http://{0}/ HTTP/1.1\r\nHost: {0}\r\nContent-Length: 100000000\r\n\r\n",
+            origin.name
+        );
+        client.send(head).await;
+        let _deaf = origin.accept().await;
+        let (mut reader, mut writer) = client.stream.split();
+        let mut answer = Vec::new();
+        let body = vec![b'x'; 1_000_000];
+        let pushing = async { while writer.write_all(&body).await.is_ok() {} };
+        let answered = async {
+            while !answer.ends_with(b"\n") {
+                assert!(within(reader.read_buf(&mut answer)).await.unwrap() > 0);
+            }
+        };
+        tokio::select! {
+            () = answered => {}
+            () = pushing => panic!("pushed out"),
+        }
+        assert!(answer.starts_with(b"HTTP/1.1 504 "));
+        // The client takes nothing.
+        let mut lazy = proxy.client().await;
+        lazy.send(origin.get("/")).await;
+        let mut server = origin.accept().await;
+        server.until("\r\n\r\n").await;
+        server
+            .send("HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n")
+            .await;
+        within(async { while server.stream.write_all(&body).await.is_ok() {} }).await;
+        let ends: Vec<_> = proxy.told(2).await.iter().map(|told| told.end).collect();
+        assert_eq!(ends, [End::WriteStalled, End::WriteStalled]);
+    });
+}
+
+#[test]
+fn an_answer_head_cannot_be_dripped_for_ever() {
+    run(async {
+        let origin = Origin::start().await;
+        let proxy = Proxy::with(Direct::default(), impatient(), ()).await;
+        let mut client = proxy.client().await;
+        client.send(origin.get("/")).await;
+        let mut server = origin.accept().await;
+        server.until("\r\n\r\n").await;
+        server.send("HTTP/1.1 200 OK\r\nX: ").await;
+        let mut ticks = tokio::time::interval(Duration::from_millis(50));
+        let dripping = async {
+            loop {
+                ticks.tick().await;
+                if server.stream.write_all(b"x").await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        tokio::select! {
+            () = dripping => {}
+            answer = client.until("\n") => assert!(answer.starts_with("HTTP/1.1 504 ")),
+        }
+    });
+}
+
+#[test]
+fn p17_no_transfer_encoding_for_http10_even_in_answer_to_head() {
+    run(async {
+        let (origin, proxy) = (Origin::start().await, Proxy::start(Direct::default()).await);
+        let mut client = proxy.client().await;
+        client
+            .send(format!("HEAD http://{}/ HTTP/1.0\r\n\r\n", origin.name))
+            .await;
+        let mut server = origin.accept().await;
+        server.until("\r\n\r\n").await;
+        server
+            .send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            .await;
+        let answer = client.rest().await.to_lowercase();
+        assert!(answer.starts_with("http/1.1 200 "), "{answer}");
+        assert!(!answer.contains("transfer-encoding"), "{answer}");
+        // A body that is broken from the start is no answer at all.
+        let mut client = proxy.client().await;
+        client
+            .send(format!("GET http://{}/ HTTP/1.0\r\n\r\n", origin.name))
+            .await;
+        server.until("\r\n\r\n").await;
+        server
+            .send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
+            .await;
+        assert!(client.rest().await.starts_with("HTTP/1.1 502 "));
+    });
+}
+
+#[test]
+fn what_came_of_a_request_is_told_when_its_client_resets() {
+    run(async {
+        let proxy = Proxy::start(Direct::default()).await;
+        let mut client = proxy.client().await;
+        client.send("GET http://h/ HT").await;
+        within(client.taken()).await;
+        client.stream.set_zero_linger().unwrap();
+        drop(client);
+        let told = proxy.told(1).await;
+        assert_eq!((told[0].end, told[0].status), (End::ClientReset, None));
+    });
+}
+
+#[test]
 fn an_origin_that_answers_early_and_closes_is_heard() {
     run(async {
         let (origin, proxy) = (Origin::start().await, Proxy::start(Direct::default()).await);

@@ -193,7 +193,7 @@ where
             session,
             head: request.head,
             early: request.early,
-            progress: self.server.pace.progress,
+            progress: self.server.config.pace.progress,
         };
         let deadline = &mut self.deadline;
         deadline.set(parts.progress);
@@ -224,9 +224,14 @@ where
     ) -> Result<(), Unserved> {
         self.is_linked(target, false);
         self.link(target, session).await?;
-        self.say(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            .await
-            .map_err(Unserved::Cut)
+        let said = self
+            .say(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            .await;
+        if said.is_err() {
+            // Meant for a tunnel, it must not carry anybody's requests.
+            self.upstream = None;
+        }
+        said.map_err(Unserved::Cut)
     }
 
     async fn link(&mut self, target: Target<'_>, session: &mut G::Session) -> Result<(), Unserved> {
@@ -234,7 +239,7 @@ where
         let connecting = connect(
             &server.gateway,
             &mut self.deadline,
-            server.pace.connect,
+            server.config.pace.connect,
             session,
             target,
         );

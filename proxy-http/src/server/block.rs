@@ -4,6 +4,7 @@ use std::cell::RefCell;
 
 use bytes::BytesMut;
 use proxy_core::{FreeList, HeadLimits};
+use tokio::time::Instant;
 
 use super::exchange::Exchange;
 use crate::RequestParser;
@@ -18,6 +19,8 @@ pub(super) struct Block {
     pub(super) parser: RequestParser,
     /// The two directions of the exchange.
     pub(super) exchange: Exchange,
+    /// When the first byte of the current request was here.
+    pub(super) started: Instant,
     limits: HeadLimits,
 }
 
@@ -25,11 +28,15 @@ impl Block {
     /// A used block of this thread, or a new one.
     pub(super) fn take(limits: HeadLimits) -> Box<Self> {
         match FREE.with_borrow_mut(FreeList::take) {
-            Some(block) if block.limits == limits => block,
+            Some(mut block) if block.limits == limits => {
+                block.started = Instant::now();
+                block
+            }
             _ => Box::new(Self {
                 input: BytesMut::new(),
                 parser: RequestParser::new(limits),
                 exchange: Exchange::new(limits),
+                started: Instant::now(),
                 limits,
             }),
         }
@@ -41,6 +48,7 @@ impl Block {
         self.parser.reset();
         self.exchange.clear();
         if !self.input.is_empty() {
+            self.started = Instant::now();
             return Some(self);
         }
         if self.input.capacity() > KEPT {

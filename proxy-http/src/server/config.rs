@@ -20,7 +20,7 @@ pub struct Config {
     pub(super) limits: HeadLimits,
     pub(super) realm: Box<str>,
     pub(super) stop: Stop,
-    pub(super) timeouts: Timeouts,
+    pub(super) pace: Pace,
 }
 
 impl Default for Config {
@@ -29,7 +29,7 @@ impl Default for Config {
             limits: HeadLimits::default(),
             realm: "proxy".into(),
             stop: Stop::never(),
-            timeouts: Timeouts::default(),
+            pace: Pace::from(&Timeouts::default()),
         }
     }
 }
@@ -57,7 +57,7 @@ impl Config {
 
     /// How long each kind of waiting may last.
     pub fn timeouts(&mut self, timeouts: Timeouts) -> &mut Self {
-        self.timeouts = timeouts;
+        self.pace = Pace::from(&timeouts);
         self
     }
 }
@@ -72,20 +72,14 @@ pub(super) struct Pace {
     pub(super) tunnel: RelayOptions,
 }
 
-impl From<&Config> for Pace {
-    fn from(config: &Config) -> Self {
-        let timeouts = &config.timeouts;
-        let mut tunnel = RelayOptions::default();
-        tunnel
-            .idle(timeouts.tunnel)
-            .half_closed(timeouts.half_closed)
-            .stop(config.stop.clone());
+impl From<&Timeouts> for Pace {
+    fn from(timeouts: &Timeouts) -> Self {
         Self {
             connect: timeouts.connect.into(),
             head: timeouts.head.into(),
             keep_alive: timeouts.keep_alive.into(),
             progress: timeouts.progress.into(),
-            tunnel,
+            tunnel: RelayOptions::from(timeouts),
         }
     }
 }

@@ -8,7 +8,6 @@ use std::task::{Context, Poll};
 use bytes::Buf;
 use proxy_core::{End, Gateway, Peer, Status, StopState};
 use proxy_relay::{Deadline, Expired, Transport, lend};
-use tokio::time::Instant;
 
 use super::Server;
 use super::answer::Request;
@@ -38,6 +37,7 @@ where
         let next = match connection.next_head().await {
             Ok((block, used)) => Box::pin(connection.answer(block, used)).await,
             Err(Unread::Ended(end)) => {
+                connection.report_unread(end);
                 if connection.client.socket().is_none() {
                     Box::pin(connection.hang_up(false)).await;
                 }
@@ -137,8 +137,8 @@ where
     /// Waits for the next complete request head; says how long it is.
     async fn next_head(&mut self) -> Result<(Box<Block>, usize), Unread> {
         self.deadline.set(match self.block {
-            Some(_) => self.server.pace.head,
-            None => self.server.pace.keep_alive,
+            Some(_) => self.server.config.pace.head,
+            None => self.server.config.pace.keep_alive,
         });
         poll_fn(|cx| self.poll_head(cx)).await
     }
@@ -161,7 +161,10 @@ where
                 match block.parser.parse(&block.input) {
                     Ok(Status::Partial) => self.block = Some(block),
                     Ok(Status::Complete(_, used)) => return Poll::Ready(Ok((block, used))),
-                    Err(error) => return Poll::Ready(Err(Unread::Refused(error.into()))),
+                    Err(error) => {
+                        self.block = Some(block);
+                        return Poll::Ready(Err(Unread::Refused(error.into())));
+                    }
                 }
             }
             match self.poll_input(cx) {
@@ -184,7 +187,7 @@ where
             let read = poll_read(&mut self.client, cx, space);
             if let Poll::Ready(Ok(n @ 1..)) = read {
                 if self.block.is_none() {
-                    self.deadline.set(self.server.pace.head);
+                    self.deadline.set(self.server.config.pace.head);
                 }
                 let limits = self.server.config.limits;
                 let block = self.block.get_or_insert_with(|| Block::take(limits));
@@ -208,13 +211,14 @@ where
             input,
             parser,
             exchange,
+            started,
             ..
         } = &mut *block;
         let (bytes, early) = input.split_at(used);
         let request = Request {
             head: &parser.head(bytes),
             early,
-            started: Instant::now(),
+            started: *started,
         };
         let next = self.handle(&request, exchange).await;
         if matches!(next, Next::Again) {

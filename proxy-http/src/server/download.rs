@@ -109,9 +109,11 @@ impl Download {
         U: Transport,
         F: Filter<Se>,
     {
-        let before = (self.bytes(), self.partial.len());
+        // The first bytes of a head are progress, the later ones are not: a head
+        // must not be dripped for ever.
+        let before = (self.bytes(), self.partial.is_empty());
         let ended = self.advance(cx, parts)?;
-        Ok(((self.bytes(), self.partial.len()) != before, ended))
+        Ok(((self.bytes(), self.partial.is_empty()) != before, ended))
     }
 
     /// Bytes that the client has taken, head included.
@@ -136,7 +138,7 @@ impl Download {
 
     /// The client is slow to take bytes.
     pub(super) fn is_blocked(&self) -> bool {
-        !self.outbox.is_empty()
+        !self.outbox.is_empty() || self.pump.as_ref().is_some_and(|pump| !pump.is_idle())
     }
 
     /// The end of the answer can only be told by the end of the connection, so
@@ -307,7 +309,6 @@ impl Download {
             if out.is_empty() {
                 out.extend_from_slice(&bytes[..used]);
             }
-            self.begun = true;
             return self.send_unchunked(cx, parts, &bytes[used..], out);
         }
         let extent = self.take(&bytes[used..], parts)?;
@@ -340,7 +341,8 @@ impl Download {
             persist,
             upgrade: false,
         });
-        if self.unchunk {
+        if parts.head.version() == Version::Http10 && head.get("transfer-encoding").is_some() {
+            // RFC 9112 section 6.1: none for HTTP/1.0, not even in answer to HEAD.
             edit.reframe(Framing::UntilClose);
         }
         match parts.filter.response(parts.session, &mut edit) {
@@ -444,6 +446,7 @@ impl Download {
             self.inspect(content, piece.end, parts)?;
         }
         self.reusable &= bytes.is_empty();
+        self.begun = true;
         self.send(cx, parts, out, &[])
     }
 

@@ -169,8 +169,10 @@ impl Exchange {
         }
         let mut moved = self.up.poll(cx, parts, &mut self.ahead)?;
         let draining = !matches!(deadline.stop_state(), StopState::Running);
+        let waiting = self.waiting(parts.early);
         // A client that is still sending may be cut off in what it sends next.
-        self.down.unwelcome = draining || self.client_finished || !self.up.is_done();
+        self.down.unwelcome =
+            draining || !self.up.is_done() || (self.client_finished && waiting == 0);
         let (active, ended) = self.down.poll(cx, parts)?;
         moved |= active;
         if moved {
@@ -187,24 +189,29 @@ impl Exchange {
             Poll::Ready(_) | Poll::Pending => {}
         }
         if self.up.is_done() {
-            self.poll_ahead(cx, parts.client)?;
+            self.poll_ahead(cx, parts)?;
         }
         Ok(Poll::Pending)
     }
 
+    /// Bytes of further requests that are here already.
+    fn waiting(&self, early: &[u8]) -> usize {
+        early.len() - self.up.used + self.ahead.len()
+    }
+
     /// Keeps an eye on a client whose request is complete: a reset ends the
     /// work at once, a FIN does not (it only means that no further request
-    /// follows, RFC 9112 section 9.6), further bytes are kept.
-    fn poll_ahead<S: Transport>(
+    /// follows, RFC 9112 section 9.6), further bytes are kept, up to a bound.
+    fn poll_ahead<S: Transport, U, F, Se>(
         &mut self,
         cx: &mut Context<'_>,
-        client: &mut S,
+        parts: &mut Parts<'_, S, U, F, Se>,
     ) -> Result<(), Fault> {
-        while !self.client_finished && self.ahead.len() < AHEAD {
+        while !self.client_finished && self.waiting(parts.early) < AHEAD {
             let ahead = &mut self.ahead;
             let read = proxy_relay::lend(|buffers| {
                 let space = &mut buffers.read[..AHEAD];
-                let read = poll_read(client, cx, space);
+                let read = poll_read(parts.client, cx, space);
                 if let Poll::Ready(Ok(n)) = read {
                     ahead.extend_from_slice(&space[..n]);
                 }

@@ -18,7 +18,6 @@ use proxy_relay::Transport;
 pub use config::Config;
 
 use crate::filter::Filter;
-use config::Pace;
 use connection::{Outcome, converse, turn_away};
 use refuse::Refusal;
 
@@ -52,18 +51,15 @@ pub struct Server<G, F = ()> {
     gateway: G,
     filter: F,
     config: Config,
-    pace: Pace,
 }
 
 impl<G: Gateway> Server<G> {
     /// A server with safe defaults and no filter.
     pub fn new(gateway: G) -> Self {
-        let config = Config::default();
         Self {
             gateway,
             filter: (),
-            pace: Pace::from(&config),
-            config,
+            config: Config::default(),
         }
     }
 }
@@ -75,20 +71,12 @@ impl<G, F> Server<G, F> {
             gateway: self.gateway,
             filter,
             config: self.config,
-            pace: self.pace,
         }
     }
 
-    /// The same server with other settings.
-    pub fn with_config(mut self, config: Config) -> Self {
-        self.pace = Pace::from(&config);
-        self.config = config;
-        self
-    }
-
-    /// The settings.
-    pub fn config(&self) -> &Config {
-        &self.config
+    /// The settings, to be changed before serving.
+    pub fn config(&mut self) -> &mut Config {
+        &mut self.config
     }
 
     /// The gateway.

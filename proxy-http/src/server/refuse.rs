@@ -9,7 +9,6 @@ use std::time::Duration;
 use bytes::BytesMut;
 use proxy_core::{Ask, ConnectError, ConnectErrorKind, Denial, End, Gateway, Report, StopState};
 use proxy_relay::{Expired, Transport, lend};
-use tokio::time::Instant;
 
 use super::answer::Request;
 use super::config::Config;
@@ -197,7 +196,6 @@ where
 
     /// Answers what could not be read as a request.
     pub(super) async fn refuse_unread(&mut self, refusal: Refusal) -> Next<G> {
-        let started = Instant::now();
         let mut out = BytesMut::new();
         refusal.encode(
             &self.server.config,
@@ -209,13 +207,25 @@ where
         let mut report = Report::new(&self.peer, refusal.end);
         report.status = Some(refusal.reply.status());
         report.down = out.len() as u64;
-        report.duration = started.elapsed();
-        // Whoever sent it has not shown who they are.
-        self.server.gateway.finished(None, None, &report);
+        self.finish_unread(report);
         if said.is_ok() {
             self.hang_up(true).await;
         }
         Next::End(refusal.end)
+    }
+
+    /// Reports a request of which only a part arrived, if one did.
+    pub(super) fn report_unread(&self, end: End) {
+        if self.block.is_some() {
+            self.finish_unread(Report::new(&self.peer, end));
+        }
+    }
+
+    /// Nobody is named: whoever sent it has not shown who they are.
+    fn finish_unread(&self, mut report: Report<'_>) {
+        let started = self.block.as_ref().map(|block| block.started);
+        report.duration = started.map_or(Duration::ZERO, |started| started.elapsed());
+        self.server.gateway.finished(None, None, &report);
     }
 
     /// Writes `bytes` to the client, all of them.
@@ -223,7 +233,7 @@ where
         let Self {
             client, deadline, ..
         } = self;
-        deadline.set(self.server.pace.progress);
+        deadline.set(self.server.config.pace.progress);
         let mut outbox = Outbox::default();
         let mut begun = false;
         let written = watch(
@@ -270,7 +280,7 @@ where
         if rest == 0 {
             return Ok(());
         }
-        self.deadline.set(self.server.pace.progress);
+        self.deadline.set(self.server.config.pace.progress);
         let client = &mut self.client;
         let reading = poll_fn(|cx| poll_discard(client, cx, &mut rest));
         match watch(&mut self.deadline, reading).await {

@@ -69,11 +69,12 @@ where
 impl<G: Gateway> Ledger<G> {
     fn options<F>(&self, server: &Server<G, F>) -> RelayOptions {
         let Shaping { stop, lifetime, .. } = server.gateway.shaping(&self.session);
-        let mut options = server.pace.tunnel.clone();
-        options.lifetime(lifetime);
-        if !stop.is_never() {
-            options.stop(stop);
-        }
+        let mut options = server.config.pace.tunnel.clone();
+        let stop = match stop.is_never() {
+            true => server.config.stop.clone(),
+            false => stop,
+        };
+        options.lifetime(lifetime).stop(stop);
         options
     }
 

@@ -147,7 +147,7 @@ impl Upload {
 
     /// The origin is slow to take bytes.
     pub(super) fn is_blocked(&self) -> bool {
-        !self.outbox.is_empty()
+        !self.outbox.is_empty() || self.pump.as_ref().is_some_and(|pump| !pump.is_idle())
     }
 
     fn encode_head<S, U, F: Filter<Se>, Se>(

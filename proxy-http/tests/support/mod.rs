@@ -127,9 +127,8 @@ impl Proxy {
 
     pub async fn with<F: Filter<()> + 'static>(gateway: Direct, config: Config, filter: F) -> Self {
         let gateway = Rc::new(gateway);
-        let server = Server::new(Rc::clone(&gateway))
-            .filter(filter)
-            .with_config(config);
+        let mut server = Server::new(Rc::clone(&gateway)).filter(filter);
+        *server.config() = config;
         let server = Rc::new(server);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("bound");
@@ -234,6 +233,15 @@ impl Client {
             .await
             .expect_err("a reset");
         String::from_utf8_lossy(&std::mem::take(&mut self.read)).into_owned()
+    }
+
+    /// Waits until the peer's program has had time for what was sent: everything
+    /// here runs on one thread, so a turn after the bytes arrived is enough.
+    pub async fn taken(&self) {
+        self.stream.writable().await.expect("a live socket");
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
     }
 
     pub async fn finish(&mut self) {
