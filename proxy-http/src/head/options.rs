@@ -63,25 +63,11 @@ pub(crate) fn names<'b>(table: &HeaderTable, bytes: &'b [u8]) -> impl Iterator<I
 }
 
 /// Fields that a sender cannot have stripped by naming them: they say how the
-/// message is framed and routed, what it means and who sent it. RFC 9110
-/// section 7.6.1 forbids naming them; removing them would be an attack.
+/// message is framed and routed. Everything else goes (RFC 9110 section 7.6.1).
 pub(crate) fn is_protected(name: &[u8]) -> bool {
     PROTECTED.iter().any(|own| own.eq_ignore_ascii_case(name))
 }
 
-const PROTECTED: [&[u8]; 12] = [
-    b"authorization",
-    b"cache-control",
-    b"content-encoding",
-    b"content-length",
-    b"content-range",
-    b"content-type",
-    b"cookie",
-    b"host",
-    b"set-cookie",
-    b"transfer-encoding",
-    b"via",
-    b"www-authenticate",
-];
+const PROTECTED: [&[u8]; 3] = [b"content-length", b"host", b"transfer-encoding"];
 
 const MAX_OPTIONS: usize = 64;
