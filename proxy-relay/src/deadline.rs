@@ -53,6 +53,7 @@ impl Deadline {
         let entry = Arc::new(Entry {
             due: AtomicU32::new(NEVER),
             told: AtomicU8::new(0),
+            recheck: AtomicU8::new(0),
             stop,
             clock,
             waker: Mutex::new(None),
@@ -100,6 +101,22 @@ impl Deadline {
     /// Whether the time set is over.
     pub(crate) fn has_elapsed(&self) -> bool {
         self.is_past(Tick(self.entry.due.load(Ordering::Relaxed)))
+    }
+
+    /// For a session that waits for something that no waker tells it, such as
+    /// the reset of a stream that it does not read ([`Transport::is_reset`]).
+    ///
+    /// True if it is time to look, which is once a second at most, and then the
+    /// task is woken a second later to ask again. To be asked only while the
+    /// session does wait; it costs a load otherwise.
+    ///
+    /// [`Transport::is_reset`]: crate::Transport::is_reset
+    pub fn recheck(&self) -> bool {
+        let due = self.entry.recheck.load(Ordering::Relaxed) == 0;
+        if due {
+            self.entry.recheck.store(RECHECK, Ordering::Relaxed);
+        }
+        due
     }
 
     /// What the stop token says.
@@ -234,6 +251,8 @@ impl Tick {
 struct Entry {
     due: AtomicU32,
     told: AtomicU8,
+    /// Ticks to go until the session is woken to look around.
+    recheck: AtomicU8,
     stop: Stop,
     clock: Arc<Clock>,
     waker: Mutex<Option<Waker>>,
@@ -248,8 +267,21 @@ impl Entry {
             StopState::Stopped(_) => 2,
         };
         self.due.load(Ordering::Relaxed) <= now
+            || self.rechecks()
             || (state != self.told.load(Ordering::Relaxed)
                 && state != self.told.swap(state, Ordering::Relaxed))
+    }
+
+    /// Counts a tick down. Only the leader does, and the session starts it anew
+    /// only at zero.
+    fn rechecks(&self) -> bool {
+        match self.recheck.load(Ordering::Relaxed) {
+            0 => false,
+            ticks => {
+                self.recheck.store(ticks - 1, Ordering::Relaxed);
+                ticks == 1
+            }
+        }
     }
 
     fn waker(&self) -> Option<Waker> {
@@ -347,6 +379,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 const NEVER: u32 = u32::MAX;
+
+/// Ticks between two looks around.
+const RECHECK: u8 = 4;
 
 thread_local! {
     static CLOCK: Arc<Clock> = Arc::new(Clock::new());
@@ -467,6 +502,22 @@ mod tests {
         let expired = follower.await.expect("no panic");
         assert_eq!(expired, Expired::Stopped(End::Drained));
         leader.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_that_looks_around_is_woken_each_second() {
+        let mut deadline = Deadline::new(Stop::never());
+        deadline.set(secs(10));
+        let mut looks = 0;
+        let start = Instant::now();
+        poll_fn(|cx| {
+            let over = deadline.poll(cx);
+            looks += u32::from(deadline.recheck());
+            over
+        })
+        .await;
+        assert!(start.elapsed() >= Duration::from_secs(10));
+        assert!((10..=11).contains(&looks), "{looks} times");
     }
 
     #[tokio::test(start_paused = true)]

@@ -126,4 +126,8 @@ impl<S: Transport> Transport for Prefixed<S> {
     fn is_quiet(&self) -> bool {
         self.prefix.is_empty() && self.inner.is_quiet()
     }
+
+    fn is_reset(&self) -> bool {
+        self.inner.is_reset()
+    }
 }

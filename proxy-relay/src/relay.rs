@@ -1,22 +1,39 @@
 //! Both directions between a client and its upstream.
 
 use std::fmt;
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use proxy_core::{End, Side};
+use tokio::io::ReadBuf;
 
 use crate::deadline::{Deadline, Expired, Tick, Ticks};
-use crate::{Pump, PumpError, RelayOptions, Transport};
+use crate::{Pump, PumpError, RelayOptions, Transport, lend};
 
 /// Relays between a client and its upstream until both have finished, one of
 /// them fails, or a limit is reached.
 ///
 /// The end of one direction is passed on, behind its data, while the other runs
 /// on (RFC 9293 section 3.6). A reset is passed on as a reset: the other stream
-/// is aborted ([`Transport::abort`]), as is one that is cut while bytes for it
-/// are still held here; the caller drops both streams. Idle, it holds no buffer
-/// and no pipe.
+/// is aborted ([`Transport::abort`]). The caller drops both streams afterwards.
+///
+/// What is cut does not look finished:
+/// * When the lifetime, the first-byte limit or the stop token ends the relay,
+///   the destination of each direction that has not ended is aborted, also when
+///   nothing is under way: more may have been to come.
+/// * When nothing has moved for too long (`Idle`, `HalfClosed`), only one for
+///   which bytes are still held is; otherwise both are closed in order.
+/// * A source that is cut off without a reset ([`io::ErrorKind::UnexpectedEof`]:
+///   TLS without close_notify) counts as reset, but its destination is not
+///   aborted, since that would destroy bytes that were accepted and are not yet
+///   sent. It is flushed and, if a plain socket, closed in order, which leaves
+///   the truncation to be told by the protocol inside; over TLS it lacks the
+///   close_notify in its turn.
+///
+/// A reset is noticed within about a second also on a stream that is not being
+/// read because the other side takes nothing. Idle, a relay holds no buffer and
+/// no pipe.
 ///
 /// The future must run on the thread's tokio runtime, with time enabled.
 /// Cancel safe in that dropping it leaves the streams usable, but bytes read
@@ -49,6 +66,7 @@ pub fn relay<'a, A: Transport + ?Sized, B: Transport + ?Sized>(
         lifetime,
         first_byte: deadline.after(options.first_byte),
         first_end: None,
+        truncated: None,
         deadline,
     };
     relay.renew();
@@ -69,6 +87,8 @@ pub struct Relay<'a, A: ?Sized, B: ?Sized> {
     first_byte: Tick,
     /// Who finished first.
     first_end: Option<Side>,
+    /// Whose stream was cut off without a reset.
+    truncated: Option<Side>,
 }
 
 impl<A: Transport + ?Sized, B: Transport + ?Sized> Relay<'_, A, B> {
@@ -81,6 +101,19 @@ impl<A: Transport + ?Sized, B: Transport + ?Sized> Relay<'_, A, B> {
     }
 
     fn pump(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        if self.truncated.is_none()
+            && let Some(end) = ready!(self.run(cx))
+        {
+            return Poll::Ready(end);
+        }
+        match self.truncated {
+            Some(Side::Client) => poll_linger(cx, self.upstream).map(|()| End::ClientReset),
+            _ => poll_linger(cx, self.client).map(|()| End::OriginReset),
+        }
+    }
+
+    /// Runs both directions; ready with nothing once one is truncated.
+    fn run(&mut self, cx: &mut Context<'_>) -> Poll<Option<End>> {
         // Downwards first: what a resetting origin still sent is delivered.
         if let Poll::Ready(result) = self.down.poll(cx, self.upstream, self.client) {
             if let Err(error) = result {
@@ -95,10 +128,26 @@ impl<A: Transport + ?Sized, B: Transport + ?Sized> Relay<'_, A, B> {
             self.ended(Side::Client);
         }
         match (self.up.is_done() && self.down.is_done(), self.first_end) {
-            (true, Some(Side::Client)) => Poll::Ready(End::ClientFinished),
-            (true, _) => Poll::Ready(End::OriginFinished),
-            (false, _) => Poll::Pending,
+            (true, Some(Side::Client)) => Poll::Ready(Some(End::ClientFinished)),
+            (true, _) => Poll::Ready(Some(End::OriginFinished)),
+            (false, _) => self.look_for_resets(),
         }
+    }
+
+    /// A source is not read while its destination is full, so that its reset
+    /// goes unheard: it is looked for every now and then.
+    fn look_for_resets(&mut self) -> Poll<Option<End>> {
+        let blocked = !self.up.is_idle() || !self.down.is_idle();
+        if blocked && self.deadline.recheck() {
+            let reset = PumpError::Read(io::ErrorKind::ConnectionReset);
+            if !self.down.is_idle() && self.upstream.is_reset() {
+                return Poll::Ready(self.fail(reset, Side::Origin));
+            }
+            if !self.up.is_idle() && self.client.is_reset() {
+                return Poll::Ready(self.fail(reset, Side::Client));
+            }
+        }
+        Poll::Pending
     }
 
     fn ended(&mut self, side: Side) {
@@ -110,20 +159,31 @@ impl<A: Transport + ?Sized, B: Transport + ?Sized> Relay<'_, A, B> {
     }
 
     /// Passes a failure on to the other side; `source` is the side that the
-    /// failed direction reads from.
-    fn fail(&mut self, error: PumpError, source: Side) -> End {
+    /// failed direction reads from. A truncation is left to the lingering.
+    fn fail(&mut self, error: PumpError, source: Side) -> Option<End> {
+        if error == PumpError::Read(io::ErrorKind::UnexpectedEof) {
+            self.truncated = Some(source);
+            // The lingering is limited as a half-closed tunnel is.
+            self.renew();
+            return None;
+        }
         let by_source = !matches!(error, PumpError::Write(_));
         if by_source == (source == Side::Client) {
             self.upstream.abort();
-            End::ClientReset
+            Some(End::ClientReset)
         } else {
             self.client.abort();
-            End::OriginReset
+            Some(End::OriginReset)
         }
     }
 
     /// What it means that the deadline has passed.
     fn overdue(&self) -> End {
+        match self.truncated {
+            Some(Side::Client) => return End::ClientReset,
+            Some(_) => return End::OriginReset,
+            None => {}
+        }
         if self.deadline.is_past(self.lifetime) {
             return End::Lifetime;
         }
@@ -138,17 +198,24 @@ impl<A: Transport + ?Sized, B: Transport + ?Sized> Relay<'_, A, B> {
 
     /// Ends before both sides have finished: a cut must not look like an end.
     fn cut(&mut self, end: End) -> RelayReport {
-        if !self.up.is_idle() {
+        // What rests has nothing more to come, as far as anybody can tell. Nor
+        // has a truncated stream, and it must not lose what is being sent.
+        let (up, down) = match end {
+            End::HalfClosed | End::Idle => (!self.up.is_idle(), !self.down.is_idle()),
+            End::ClientReset | End::OriginReset => (false, false),
+            _ => (!self.up.is_done(), !self.down.is_done()),
+        };
+        if up {
             self.upstream.abort();
         }
-        if !self.down.is_idle() {
+        if down {
             self.client.abort();
         }
         self.report(end)
     }
 
     fn renew(&self) {
-        let after = match self.first_end {
+        let after = match self.first_end.or(self.truncated) {
             Some(_) => self.idle.min(self.half_closed),
             None => self.idle,
         };
@@ -174,6 +241,31 @@ impl<A: Transport + ?Sized, B: Transport + ?Sized> Relay<'_, A, B> {
             end,
         }
     }
+}
+
+/// Sends all that `to` was given and then, on a plain socket, the end; reads on
+/// until its peer has closed too, since closing a socket with unread bytes is a
+/// reset, which would overtake what is on its way.
+fn poll_linger<T: Transport + ?Sized>(cx: &mut Context<'_>, to: &mut T) -> Poll<()> {
+    let flushed = ready!(Pin::new(&mut *to).poll_flush(cx));
+    if flushed.is_err() || to.socket().is_none() {
+        return Poll::Ready(());
+    }
+    if ready!(Pin::new(&mut *to).poll_shutdown(cx)).is_err() {
+        return Poll::Ready(());
+    }
+    lend(|buffers| {
+        // No more than a few reads at a time: this is nobody's hot path.
+        for _ in 0..4 {
+            let mut buf = ReadBuf::new(&mut buffers.read);
+            let read = ready!(Pin::new(&mut *to).poll_read(cx, &mut buf));
+            if read.is_err() || buf.filled().is_empty() {
+                return Poll::Ready(());
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
 }
 
 impl<A: Transport + ?Sized, B: Transport + ?Sized> Future for Relay<'_, A, B> {

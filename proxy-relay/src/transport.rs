@@ -1,6 +1,8 @@
 //! What a stream must offer to be relayed, and what makes it fast.
 
 use std::io;
+use std::pin::pin;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use socket2::SockRef;
@@ -29,6 +31,19 @@ pub trait Transport: AsyncRead + AsyncWrite + Unpin {
     /// May consume a byte when the answer is no. The default says yes.
     fn is_quiet(&self) -> bool {
         true
+    }
+
+    /// Whether the peer has reset the connection, as far as the runtime was
+    /// told; what was received before may still be readable.
+    ///
+    /// Costs no system call and reads nothing, so it can be asked of a stream
+    /// that is not being read; see [`Deadline::recheck`](crate::Deadline::recheck)
+    /// for when to ask. The default asks the [`socket`](Self::socket), and says
+    /// no without one: a stream that wraps another should pass the question on.
+    fn is_reset(&self) -> bool {
+        let gone = pin!(vanished(self));
+        gone.poll(&mut Context::from_waker(Waker::noop()))
+            .is_ready()
     }
 }
 
@@ -77,6 +92,9 @@ impl<T: Transport + ?Sized> Transport for &mut T {
     fn is_quiet(&self) -> bool {
         (**self).is_quiet()
     }
+    fn is_reset(&self) -> bool {
+        (**self).is_reset()
+    }
 }
 
 impl<T: Transport + ?Sized> Transport for Box<T> {
@@ -88,6 +106,9 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
     }
     fn is_quiet(&self) -> bool {
         (**self).is_quiet()
+    }
+    fn is_reset(&self) -> bool {
+        (**self).is_reset()
     }
 }
 

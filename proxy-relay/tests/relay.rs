@@ -327,17 +327,127 @@ async fn a_cut_in_mid_stream_is_no_orderly_end() {
     }
 }
 
+/// Sends something both ways, all of which arrives.
+async fn chat(line: &mut Line) {
+    for first in [End::ClientFinished, End::OriginFinished] {
+        let (from, to) = line.ends(first);
+        let sending = async { send_noise(from, 9, 300_007).await.expect("send") };
+        tokio::join!(sending, check_noise(to, 9, 300_007));
+    }
+}
+
 #[tokio::test]
-async fn a_stop_ends_a_quiet_tunnel_within_a_second() {
-    let stop = Stop::new();
-    let mut options = RelayOptions::default();
-    options.stop(stop.clone()).idle(None);
-    let mut line = Line::with(How::Splice, &options).await;
-    stop.stop(End::Stopped);
-    within(1, expect_end(&mut line.client))
+async fn a_cut_with_nothing_under_way_is_no_orderly_end() {
+    for (how, end) in [
+        (How::Copy, End::Drained),
+        (How::Splice, End::Stopped),
+        (How::Copy, End::Limit),
+        (How::Splice, End::Lifetime),
+    ] {
+        let stop = Stop::new();
+        let mut options = RelayOptions::default();
+        options.stop(stop.clone()).idle(None);
+        if end == End::Lifetime {
+            options.lifetime(Duration::from_millis(500));
+        }
+        let mut line = Line::with(how, &options).await;
+        chat(&mut line).await;
+        until("all given back", || lent() == Lent::default()).await;
+        if end != End::Lifetime {
+            stop.stop(end);
+        }
+        within(2, async {
+            expect_reset(&mut line.client).await;
+            expect_reset(&mut line.origin).await;
+        })
         .await
         .expect("closed");
-    assert_eq!(line.report().await.end, End::Stopped);
+        let report = line.report().await;
+        assert_eq!(
+            (report.up, report.down, report.end),
+            (300_007, 300_007, end)
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_cut_spares_the_direction_that_had_ended() {
+    let stop = Stop::new();
+    let mut options = RelayOptions::default();
+    options.stop(stop.clone());
+    let mut line = Line::with(How::Copy, &options).await;
+    chat(&mut line).await;
+    line.client.shutdown().await.expect("shutdown");
+    until("the end", || !line.origin.is_quiet()).await;
+    stop.stop(End::Drained);
+    expect_reset(&mut line.client).await;
+    expect_end(&mut line.origin).await;
+    assert_eq!(line.report().await.end, End::Drained);
+}
+
+#[tokio::test]
+async fn what_rests_too_long_ends_in_order() {
+    for half_closed in [false, true] {
+        let mut options = RelayOptions::default();
+        let short = Duration::from_millis(500);
+        match half_closed {
+            true => options.half_closed(short),
+            false => options.idle(short),
+        };
+        let mut line = Line::with(How::Copy, &options).await;
+        chat(&mut line).await;
+        if half_closed {
+            line.client.shutdown().await.expect("shutdown");
+        }
+        within(5, async {
+            expect_end(&mut line.client).await;
+            expect_end(&mut line.origin).await;
+        })
+        .await
+        .expect("closed");
+        let end = line.report().await.end;
+        assert_eq!(end == End::HalfClosed, half_closed, "{end}");
+    }
+}
+
+/// Resets the sender of a direction whose destination reads nothing.
+async fn reset_while_blocked(how: How, end: End) {
+    let mut line = Line::new(how).await;
+    let sender = match end {
+        End::ClientReset => &mut line.client,
+        _ => &mut line.origin,
+    };
+    let block = vec![7; 64 * 1024];
+    while let Some(written) = within(1, sender.write(&block)).await {
+        written.expect("write");
+    }
+    assert_ne!(lent(), Lent::default(), "not blocked");
+    assert!(!sender.is_reset());
+    sender.abort();
+    drop(std::mem::replace(sender, pair().await.0));
+    let destination = match end {
+        End::ClientReset => &mut line.origin,
+        _ => &mut line.client,
+    };
+    // Without reading: that would set the relay going.
+    until("the reset", || destination.is_reset()).await;
+    let report = line.report().await;
+    assert_eq!(report.end, end);
+    let (moved, other) = match end {
+        End::ClientReset => (report.up, report.down),
+        _ => (report.down, report.up),
+    };
+    assert!(moved > 0 && other == 0, "{report:?}");
+    assert_eq!(lent(), Lent::default());
+}
+
+#[tokio::test]
+async fn a_reset_is_noticed_while_the_other_side_takes_nothing() {
+    for how in [How::Copy, How::Splice] {
+        for end in [End::ClientReset, End::OriginReset] {
+            reset_while_blocked(how, end).await;
+        }
+    }
 }
 
 #[tokio::test]

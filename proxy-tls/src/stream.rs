@@ -78,6 +78,10 @@ impl<S: Transport> Transport for TlsStream<S> {
     fn abort(&mut self) {
         self.inner.io.abort();
     }
+
+    fn is_reset(&self) -> bool {
+        self.inner.io.is_reset()
+    }
 }
 
 impl<S: Transport> AsyncRead for TlsStream<S> {

@@ -145,6 +145,10 @@ impl Transport for Maybe {
             Self::Plain(stream) => stream.abort(),
         }
     }
+
+    fn is_reset(&self) -> bool {
+        self.tcp().is_reset()
+    }
 }
 
 /// A reproducible stream of bytes in which no block repeats.
