@@ -49,7 +49,8 @@ impl Acceptor {
         loop {
             match self.socket.accept().await {
                 Ok((stream, remote)) => {
-                    if std::mem::take(&mut failing) {
+                    if failing && self.failed.is_over(Instant::now()) {
+                        failing = false;
                         tracing::info!(listener = self.service.name(), "accepting again");
                     }
                     self.admit(stream, remote);
