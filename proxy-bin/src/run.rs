@@ -1,11 +1,12 @@
 //! The life of the process: start, serve, drain, end.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, mpsc as blocking};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use proxy_core::Stop;
+use proxy_tls::Acceptor;
 use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
 
@@ -17,19 +18,21 @@ use crate::nofile;
 use crate::own::OwnAddresses;
 use crate::plan::Plan;
 use crate::signal::Signal;
-use crate::worker::{self, Shared};
+use crate::worker::{self, Phase, Shared};
 
 /// Serves until a signal asks for the end and all work is done.
 ///
-/// A second signal ends the process at once.
+/// A second signal ends the process at once: what is done by then is still
+/// logged, what is not goes without a word. A hang-up opens the access log anew,
+/// unless it is that of a terminal, which ends the process like the others.
 ///
 /// # Errors
 /// A line for each thing that could not be started.
-pub(crate) fn run(config: Config) -> Result<(), Vec<String>> {
+pub(crate) fn run(config: Config, acceptors: Vec<Option<Acceptor>>) -> Result<(), Vec<String>> {
     let descriptors = nofile::raise();
-    let plan = Plan::new(&config)?;
+    let plan = Plan::new(&config, acceptors)?;
     let (writer, log) = open_log(&config)?;
-    let (closing, closed) = watch::channel(false);
+    let (phases, phase) = watch::channel(Phase::Serving);
     let (tell, events) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -48,7 +51,7 @@ pub(crate) fn run(config: Config) -> Result<(), Vec<String>> {
         limit: config.connections.map(|most| Arc::new(Limit::new(most))),
         idle: idle_connections(descriptors, config.workers),
         stop: Stop::new(),
-        closing: closed,
+        phase,
         config: Arc::new(config),
     };
     let workers = start_workers(&shared, plan.sockets, log, tell)?;
@@ -61,11 +64,25 @@ pub(crate) fn run(config: Config) -> Result<(), Vec<String>> {
         descriptors,
         "started"
     );
-    let result = runtime.block_on(signals.run_until(attend(events, closing, workers)));
+    let mut life = Life {
+        events,
+        phases,
+        workers,
+        writer: writer.as_ref(),
+        hangup_ends: io::stderr().is_terminal(),
+    };
+    let end = runtime.block_on(signals.run_until(life.attend()));
     if let Some(writer) = writer {
-        writer.finish(LOG_PATIENCE);
+        writer.finish(match end {
+            End::Cut(_) => CUT_PATIENCE,
+            End::Failed | End::Well => LOG_PATIENCE,
+        });
     }
-    result
+    match end {
+        End::Cut(signal) => std::process::exit(signal.exit_status()),
+        End::Failed => Err(vec!["a worker failed".to_owned()]),
+        End::Well => Ok(()),
+    }
 }
 
 /// What the main thread hears of.
@@ -76,39 +93,74 @@ enum Event {
     WorkerEnded(bool),
 }
 
-/// Tells the workers of the first signal, and waits for their end.
-async fn attend(
-    mut events: mpsc::UnboundedReceiver<Event>,
-    closing: watch::Sender<bool>,
-    mut workers: usize,
-) -> Result<(), Vec<String>> {
-    let mut result = Ok(());
-    let mut first_signal: Option<Instant> = None;
-    while workers > 0 {
-        match events.recv().await {
-            Some(Event::Signal(signal)) => match first_signal {
-                None => {
-                    tracing::info!("closing: running work may finish; a second signal cuts it");
-                    first_signal = Some(Instant::now());
-                    closing.send_replace(true);
+/// What the main thread does while the workers serve.
+struct Life<'w> {
+    events: mpsc::UnboundedReceiver<Event>,
+    phases: watch::Sender<Phase>,
+    workers: usize,
+    writer: Option<&'w Writer>,
+    hangup_ends: bool,
+}
+
+/// How the process ends.
+enum End {
+    Cut(Signal),
+    Failed,
+    Well,
+}
+
+impl Life<'_> {
+    /// Tells the workers of the first signal, and waits for their end.
+    async fn attend(&mut self) -> End {
+        let mut end = End::Well;
+        let mut first_signal: Option<Instant> = None;
+        while self.workers > 0 {
+            match self.events.recv().await {
+                Some(Event::Signal(Signal::Hangup)) if !self.hangup_ends => self.reopen_log(),
+                Some(Event::Signal(signal)) => match first_signal {
+                    None => {
+                        tracing::info!("closing: running work may finish; a second signal cuts it");
+                        first_signal = Some(Instant::now());
+                        self.phases.send_replace(Phase::Closing);
+                    }
+                    Some(first) if first.elapsed() < ECHO => {}
+                    Some(_) => {
+                        self.cut().await;
+                        return End::Cut(signal);
+                    }
+                },
+                Some(Event::WorkerEnded(well)) => {
+                    self.workers -= 1;
+                    if !well {
+                        end = End::Failed;
+                        self.phases.send_replace(Phase::Closing);
+                    }
                 }
-                Some(first) if first.elapsed() < ECHO => {}
-                Some(_) => {
-                    tracing::warn!("ended at once by a second signal");
-                    std::process::exit(signal.exit_status());
-                }
-            },
-            Some(Event::WorkerEnded(well)) => {
-                workers -= 1;
-                if !well {
-                    result = Err(vec!["a worker failed".to_owned()]);
-                    closing.send_replace(true);
-                }
+                None => break,
             }
-            None => break,
+        }
+        end
+    }
+
+    fn reopen_log(&self) {
+        if let Some(writer) = self.writer {
+            writer.reopen();
         }
     }
-    result
+
+    /// Lets the workers hand over their last lines, but not for long.
+    async fn cut(&mut self) {
+        tracing::warn!("ended at once by a second signal");
+        self.phases.send_replace(Phase::Cut);
+        let ended = async {
+            while self.workers > 0
+                && let Some(event) = self.events.recv().await
+            {
+                self.workers -= usize::from(matches!(event, Event::WorkerEnded(_)));
+            }
+        };
+        let _ = tokio::time::timeout(CUT_PATIENCE, ended).await;
+    }
 }
 
 async fn watch_signals(tell: &mpsc::UnboundedSender<Event>) -> io::Result<()> {
@@ -189,7 +241,8 @@ fn open_log(config: &Config) -> Result<(Option<Writer>, Option<Handle>), Vec<Str
     }
 }
 
-fn warn_of_open_listeners(config: &Config) {
+/// An open proxy is served all the same: it may stand behind a firewall.
+pub(crate) fn warn_of_open_listeners(config: &Config) {
     for listener in config
         .listeners
         .iter()
@@ -218,3 +271,6 @@ const ECHO: Duration = Duration::from_millis(30);
 
 /// How long the last log lines may take.
 const LOG_PATIENCE: Duration = Duration::from_secs(2);
+
+/// And how long, after a second signal, the workers and then the disk may take.
+const CUT_PATIENCE: Duration = Duration::from_millis(200);

@@ -1,18 +1,19 @@
-//! The signals that end the proxy.
+//! The signals that the proxy obeys.
 
 use std::io;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// A request to end.
+/// A request to end, or, with a hang-up, to open the log anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
+    Hangup,
     Interrupt,
     Terminate,
 }
 
 impl Signal {
-    pub(crate) const ALL: [Self; 2] = [Self::Interrupt, Self::Terminate];
+    pub(crate) const ALL: [Self; 3] = [Self::Hangup, Self::Interrupt, Self::Terminate];
 
     /// The exit status of a program that such a signal cut short.
     pub(crate) fn exit_status(self) -> i32 {
@@ -38,6 +39,7 @@ impl Signal {
 
     fn kind(self) -> SignalKind {
         match self {
+            Self::Hangup => SignalKind::hangup(),
             Self::Interrupt => SignalKind::interrupt(),
             Self::Terminate => SignalKind::terminate(),
         }

@@ -1,9 +1,12 @@
 //! A worker: one thread, one runtime, everything it serves.
 
+use std::future::poll_fn;
 use std::io;
 use std::net::TcpListener;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use proxy_core::{End, Stop};
@@ -32,8 +35,17 @@ pub(crate) struct Shared {
     pub(crate) idle: usize,
     /// Drains and ends all connections.
     pub(crate) stop: Stop,
-    /// Becomes true when no more are to be accepted.
-    pub(crate) closing: watch::Receiver<bool>,
+    pub(crate) phase: watch::Receiver<Phase>,
+}
+
+/// What is asked of the workers; only ever moves on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    Serving,
+    /// No more are to be accepted, running work may finish.
+    Closing,
+    /// Running work is dropped.
+    Cut,
 }
 
 /// Serves `sockets`, one for each place, until the proxy closes and the last
@@ -80,17 +92,32 @@ async fn serve(
     });
     ready();
 
-    let mut closing = shared.closing.clone();
-    // An error means that nobody is left to tell: as good as being told.
-    let _ = closing.wait_for(|closing| *closing).await;
+    reached(&shared, Phase::Closing).await;
     for acceptor in accepting {
         acceptor.abort();
         // Over when its socket is closed.
         let _ = acceptor.await;
     }
-    drain(&shared, &gate).await;
+    unless_cut(&shared, drain(&shared, &gate)).await;
     outside.log().flush();
     Ok(())
+}
+
+/// Waits for a phase or one behind it.
+async fn reached(shared: &Shared, phase: Phase) {
+    let mut phases = shared.phase.clone();
+    // An error means that nobody is left to tell: as good as being told.
+    let _ = phases.wait_for(|now| *now >= phase).await;
+}
+
+async fn unless_cut(shared: &Shared, work: impl Future<Output = ()>) {
+    let mut work = pin!(work);
+    let mut cut = pin!(reached(shared, Phase::Cut));
+    poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Pending => cut.as_mut().poll(cx),
+        done => done,
+    })
+    .await;
 }
 
 fn accept_all(

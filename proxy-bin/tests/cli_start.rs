@@ -201,6 +201,20 @@ fn a_log_that_cannot_be_written_has_status_1() {
 }
 
 #[test]
+fn a_log_pipe_that_nobody_reads_is_told_at_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("pipe");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, mode).expect("made");
+    let path = path.to_str().expect("a plain path");
+    let output = proxyd(&["--listen", "http://127.0.0.1:0", "--access-log", path]);
+    let said = text(output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let expected = format!("access log: cannot write to {path}: nobody reads this pipe");
+    assert!(said.contains(&expected), "{said}");
+}
+
+#[test]
 fn refused_tls_is_told_with_its_cause() {
     let proxy = Proxyd::start(&[
         "--listen",

@@ -148,9 +148,12 @@ fn the_deadline_of_the_drain_cuts_what_still_runs() {
 fn a_second_signal_ends_the_process_at_once() {
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
         let (origin, accepted) = Origin::manual();
-        let proxy = Proxyd::with_all(origin.address, &["--drain", "60s"]);
+        let args = ["--drain", "60s", "--access-log", "stdout"];
+        let proxy = Proxyd::with_all(origin.address, &args);
         let near = Mode::Connect.open(&proxy, origin.address);
         let far = Accepted::next(&accepted);
+        let brief = Mode::Socks5.open(&proxy, origin.address);
+        let brief_far = Accepted::next(&accepted);
         let address = proxy.address("http");
         proxy.process().signal(signal);
         wait_for("new connections to be refused", || {
@@ -160,11 +163,35 @@ fn a_second_signal_ends_the_process_at_once() {
         far.expect("alive");
         // Sooner it would count as an echo of the first.
         std::thread::sleep(Duration::from_millis(150));
+        brief.fin();
+        assert_eq!(brief_far.to_end(), b"");
+        brief_far.fin();
+        assert_eq!(brief.to_end(), b"");
         proxy.process().signal(signal);
         let stopped = proxy.wait();
         assert_eq!(stopped.status.code(), Some(code), "{stopped}");
         assert!(stopped.took < Duration::from_secs(5), "{:?}", stopped.took);
+        // What was over by then is in the log.
+        let done = stopped
+            .stdout
+            .iter()
+            .filter(|line| line.contains("client-finished"));
+        assert_eq!(done.count(), 1, "{stopped}");
+        drop((near, far));
     }
+}
+
+#[test]
+fn a_hangup_ends_nothing() {
+    let origin = Origin::page("ok");
+    let proxy = Proxyd::with_all(origin.address, &[]);
+    let conn = Conn::dial(proxy.address("http"));
+    proxy.process().signal(Signal::HUP);
+    let (url, host) = (origin.url("/"), origin.authority());
+    conn.send(format!("GET {url} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+    assert_eq!(Answer::read(&conn).body, b"ok");
+    drop((conn, origin));
+    proxy.finish();
 }
 
 #[test]
@@ -222,12 +249,14 @@ fn p78_too_few_descriptors_neither_spin_nor_last() {
     drop(conn);
     drop(origin);
     let stopped = proxy.finish();
-    // Said, but not for each of the failures.
-    let said = stopped
-        .stderr
-        .iter()
-        .filter(|line| line.to_lowercase().contains("accept"));
-    assert!(said.count() <= 10, "{stopped}");
+    // Said, but not for each of the failures, and their end no more often.
+    let lines = |text: &str| {
+        let lines = stopped.stderr.iter();
+        lines.filter(|line| line.contains(text)).count()
+    };
+    let failed = lines("cannot accept connections");
+    assert!((1..=10).contains(&failed), "{stopped}");
+    assert!(lines("accepting again") <= failed, "{stopped}");
 }
 
 #[test]

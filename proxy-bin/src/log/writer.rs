@@ -3,35 +3,37 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use proxy_core::FreeList;
+use rustix::fs::OFlags;
+use rustix::io::{Errno, ioctl_fionbio};
 
 /// The writing thread. It ends once every [`Handle`] is gone.
 #[derive(Debug)]
 pub(crate) struct Writer {
     thread: JoinHandle<()>,
     ended: Receiver<()>,
+    shared: Arc<Shared>,
 }
 
 impl Writer {
     /// Appends to the file at `path`, made if it is not there.
     ///
     /// # Errors
-    /// If it cannot be opened, or the thread not be started.
+    /// If it cannot be opened, a pipe that nobody reads among others, or the
+    /// thread not be started.
     pub(crate) fn file(path: &Path) -> io::Result<(Self, Handle)> {
-        let file = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .mode(0o640)
-            .open(path)?;
-        Self::start(file)
+        Self::start(LogFile {
+            file: open(path)?,
+            path: path.to_owned(),
+        })
     }
 
     /// Writes to standard output.
@@ -44,11 +46,12 @@ impl Writer {
         Self::start(File::from(stdout))
     }
 
-    fn start(out: impl Write + Send + 'static) -> io::Result<(Self, Handle)> {
+    fn start(out: impl Output) -> io::Result<(Self, Handle)> {
         let (sender, batches) = mpsc::sync_channel(QUEUED_BATCHES);
         let (end, ended) = mpsc::channel();
         let shared = Arc::new(Shared {
             dropped: AtomicU64::new(0),
+            reopen: AtomicBool::new(false),
             spare: Mutex::new(FreeList::new(QUEUED_BATCHES)),
         });
         let own = Arc::clone(&shared);
@@ -58,7 +61,18 @@ impl Writer {
                 run(out, &batches, &own);
                 drop(end);
             })?;
-        Ok((Self { thread, ended }, Handle { sender, shared }))
+        let writer = Self {
+            thread,
+            ended,
+            shared: Arc::clone(&shared),
+        };
+        Ok((writer, Handle { sender, shared }))
+    }
+
+    /// Opens the file anew before the next lines, and within a second: the old
+    /// one may have been renamed. If that fails, the old one is written on.
+    pub(crate) fn reopen(&self) {
+        self.shared.reopen.store(true, Ordering::Relaxed);
     }
 
     /// Waits for the last batches, but not for a disk that hangs. Every handle
@@ -102,17 +116,77 @@ struct Batch {
     lines: u64,
 }
 
+/// Where lines go.
+trait Output: Write + Send + 'static {
+    /// Opens it anew, if it has a name.
+    fn reopen(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Standard output.
+impl Output for File {}
+
+struct LogFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl Output for LogFile {
+    fn reopen(&mut self) -> io::Result<()> {
+        self.file = open(&self.path)?;
+        Ok(())
+    }
+}
+
+impl Write for LogFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// Never waits, not even for a reader of a named pipe.
+fn open(path: &Path) -> io::Result<File> {
+    let opened = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o640)
+        .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+        .open(path);
+    let file = opened.map_err(|error| match Errno::from_io_error(&error) {
+        Some(Errno::NXIO) if is_pipe(path) => io::Error::other("nobody reads this pipe"),
+        _ => error,
+    })?;
+    // Writing waits, in a thread of its own.
+    ioctl_fionbio(&file, false)?;
+    Ok(file)
+}
+
+fn is_pipe(path: &Path) -> bool {
+    path.metadata()
+        .is_ok_and(|about| about.file_type().is_fifo())
+}
+
 #[derive(Debug)]
 struct Shared {
     dropped: AtomicU64,
+    reopen: AtomicBool,
     spare: Mutex<FreeList<Vec<u8>>>,
 }
 
-fn run(mut out: impl Write, batches: &Receiver<Batch>, shared: &Shared) {
+fn run(mut out: impl Output, batches: &Receiver<Batch>, shared: &Shared) {
     let mut told = Instant::now();
     let mut failure = None;
     loop {
-        match batches.recv_timeout(TELL_EVERY) {
+        let received = batches.recv_timeout(TELL_EVERY);
+        if shared.reopen.swap(false, Ordering::Relaxed) {
+            reopen(&mut out);
+        }
+        match received {
             Ok(mut batch) => {
                 if let Err(error) = out.write_all(&batch.bytes) {
                     shared.dropped.fetch_add(batch.lines, Ordering::Relaxed);
@@ -130,6 +204,13 @@ fn run(mut out: impl Write, batches: &Receiver<Batch>, shared: &Shared) {
         }
     }
     tell(&mut failure, shared);
+}
+
+fn reopen(out: &mut impl Output) {
+    match out.reopen() {
+        Ok(()) => tracing::info!("the access log was opened anew"),
+        Err(error) => tracing::error!(%error, "the access log could not be opened anew"),
+    }
 }
 
 fn tell(failure: &mut Option<io::Error>, shared: &Shared) {
@@ -170,6 +251,8 @@ mod tests {
             Ok(())
         }
     }
+
+    impl Output for Stalled {}
 
     #[test]
     fn a_stalled_disk_costs_lines_but_no_memory_and_no_time() {
@@ -224,5 +307,59 @@ mod tests {
             writer.finish(Duration::from_secs(10));
         }
         assert_eq!(std::fs::read(&path).expect("there"), b"a\nb\na\nb\n");
+    }
+
+    #[test]
+    fn a_file_that_was_renamed_is_made_anew() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [path, old] = ["access.log", "access.log.1"].map(|name| folder.path().join(name));
+        let (writer, handle) = Writer::file(&path).expect("opened");
+        std::fs::rename(&path, &old).expect("renamed");
+        writer.reopen();
+        handle.send(&mut b"new\n".to_vec(), 1);
+        drop(handle);
+        writer.finish(Duration::from_secs(10));
+        assert_eq!(std::fs::read(&old).expect("there"), b"");
+        assert_eq!(std::fs::read(&path).expect("there"), b"new\n");
+    }
+
+    #[test]
+    fn without_a_place_for_a_new_file_the_old_one_is_written() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [inner, moved] = ["inner", "moved"].map(|name| folder.path().join(name));
+        std::fs::create_dir(&inner).expect("made");
+        let (writer, handle) = Writer::file(&inner.join("log")).expect("opened");
+        std::fs::rename(&inner, &moved).expect("renamed");
+        writer.reopen();
+        handle.send(&mut b"line\n".to_vec(), 1);
+        drop(handle);
+        writer.finish(Duration::from_secs(10));
+        assert_eq!(std::fs::read(moved.join("log")).expect("there"), b"line\n");
+    }
+
+    #[test]
+    fn a_pipe_needs_a_reader() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("pipe");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, mode).expect("made");
+        let error = Writer::file(&path).map(drop).expect_err("no reader");
+        assert_eq!(error.to_string(), "nobody reads this pipe");
+
+        // Opened for both, a pipe waits for nobody.
+        let mut reader = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .expect("opened");
+        let (writer, handle) = Writer::file(&path).expect("opened");
+        // More than a pipe holds: the writer has to wait for the reader.
+        let mut lines = vec![b'x'; 1024 * 1024];
+        handle.send(&mut lines, 1);
+        drop(handle);
+        let mut read = vec![0; 1024 * 1024];
+        io::Read::read_exact(&mut reader, &mut read).expect("all of it");
+        assert!(read.iter().all(|byte| *byte == b'x'));
+        writer.finish(Duration::from_secs(10));
     }
 }
