@@ -4,7 +4,10 @@ mod support;
 
 use std::path::PathBuf;
 
-use support::{Accepted, Answer, Certs, Conn, LogLine, Mode, Origin, Proxyd, Stopped, basic};
+use rustix::process::Signal;
+use support::{
+    Accepted, Answer, Certs, Conn, LogLine, Mode, Origin, Proxyd, Stopped, basic, wait_for,
+};
 
 const LOGIN: &str = "alice:hunter2:x";
 
@@ -145,6 +148,74 @@ fn a_client_cannot_forge_a_line() {
         );
         assert_eq!(line.split(' ').count(), 12, "{line:?}");
     }
+}
+
+#[test]
+fn the_upstream_is_told_whatever_comes_between_two_requests() {
+    let origin = Origin::page("ok");
+    let mut args = vec!["--access-log", "stdout", "--access-log-format", "json"];
+    args.extend(["--user", "alice:a", "--user", "bob:b", "--workers", "1"]);
+    let proxy = Proxyd::with_all(origin.address, &args);
+    let host = origin.authority();
+    let conn = Conn::dial(proxy.address("http"));
+    let turns = [
+        ("alice:a", 200),
+        ("alice:a", 200),
+        ("bob:b", 200),
+        ("bob:wrong", 407),
+        ("bob:b", 200),
+        ("alice:a", 200),
+        ("alice:a", 200),
+    ];
+    for (login, status) in turns {
+        let login = basic(login);
+        conn.send(format!(
+            "GET http://{host}/ HTTP/1.1\r\nHost: {host}\r\nProxy-Authorization: {login}\r\n\r\n"
+        ));
+        assert_eq!(Answer::read(&conn).status, status);
+    }
+    drop((conn, origin));
+    let stopped = proxy.finish();
+    let lines = LogLine::all(&stopped.stdout);
+    assert_eq!(lines.len(), turns.len(), "{stopped}");
+    for (line, (login, status)) in lines.iter().zip(turns) {
+        let (user, upstream) = match status {
+            200 => (login.split(':').next().unwrap(), host.as_str()),
+            _ => ("", ""),
+        };
+        assert_eq!(line.text("user"), user, "{line:?}");
+        assert_eq!(line.text("upstream"), upstream, "{line:?}");
+    }
+}
+
+#[test]
+fn a_hangup_opens_the_file_anew() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let [path, old] = ["access.log", "access.log.1"].map(|name| folder.path().join(name));
+    let origin = Origin::page("ok");
+    let proxy = Proxyd::http(&["--access-log", path.to_str().expect("a plain path")]);
+    let host = origin.authority();
+    let ask = |name: &str| {
+        let conn = Conn::dial(proxy.address("http"));
+        conn.send(format!(
+            "GET http://{host}/{name} HTTP/1.1\r\nHost: {host}\r\n\r\n"
+        ));
+        assert_eq!(Answer::read(&conn).status, 200);
+    };
+    let read = |path: &PathBuf| std::fs::read_to_string(path).unwrap_or_default();
+    ask("first");
+    wait_for("the first line", || read(&path).ends_with('\n'));
+    std::fs::rename(&path, &old).expect("renamed");
+    ask("second");
+    wait_for("a line in the old file", || read(&old).contains("/second"));
+    proxy.process().signal(Signal::HUP);
+    wait_for("a new file", || path.exists());
+    ask("third");
+    drop(origin);
+    proxy.finish();
+    assert_eq!(read(&old).lines().count(), 2);
+    let new = read(&path);
+    assert!(new.contains("/third") && new.lines().count() == 1, "{new}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ use crate::{ConnectError, Report, Shaping, Target};
 /// Order of calls: [`authenticate`](Self::authenticate) when a connection shows
 /// credentials (HTTP: again only when they change), then for each request
 /// [`authorize`](Self::authorize), [`connect`](Self::connect) unless the
-/// upstream of the previous request can be used again, and
+/// upstream of the same identity's previous request can be used again, and
 /// [`finished`](Self::finished) exactly once. Any future may be dropped at its
 /// await points when the client leaves.
 #[expect(

@@ -63,6 +63,30 @@ fn p19_both_connections_are_kept() {
 }
 
 #[test]
+fn an_upstream_is_not_kept_for_another_identity() {
+    run(async {
+        let (origin, proxy) = (Origin::start().await, Proxy::start(Direct::default()).await);
+        let mut client = proxy.client().await;
+        let login = |text: &str| format!("\r\nProxy-Authorization: Basic {text}\r\n\r\n");
+        let mut server = None;
+        for (text, connects) in [("YTph", 1), ("YTph", 1), ("Yjpi", 2), ("YTph", 3)] {
+            let request = origin.get("/").replace("\r\n\r\n", &login(text));
+            client.send(request).await;
+            if server.is_none() {
+                server = Some(origin.accept().await);
+            }
+            let server = server.as_mut().expect("accepted");
+            server.until("\r\n\r\n").await;
+            server.send(OK).await;
+            assert_eq!(client.until("hi").await, OK);
+            assert_eq!(*proxy.gateway.connects.borrow(), connects, "{text}");
+        }
+        // The gateway may well give the same connection to both.
+        assert_eq!(*proxy.gateway.dials.borrow(), 1);
+    });
+}
+
+#[test]
 fn pipelined_requests_are_answered_in_order() {
     run(async {
         let (origin, proxy) = (Origin::start().await, Proxy::start(Direct::default()).await);

@@ -124,7 +124,10 @@ where
             .as_ref()
             .is_none_or(|known| known.shown.as_deref() != shown)
         {
+            // What was reached for one identity is not another's: it may have
+            // its own way out.
             self.known = None;
+            self.unlink();
             self.known = Some(Box::pin(self.authenticate(head)).await?);
         }
         let Some(known) = &self.known else {
@@ -282,11 +285,18 @@ where
                 self.upstream = Some(sticky);
                 true
             }
-            Some(sticky) => {
-                sticky.recycle(&self.server.gateway);
+            kept => {
+                self.upstream = kept;
+                self.unlink();
                 false
             }
-            None => false,
+        }
+    }
+
+    /// Gives the connection of the last request back to the gateway.
+    fn unlink(&mut self) {
+        if let Some(sticky) = self.upstream.take() {
+            sticky.recycle(&self.server.gateway);
         }
     }
 

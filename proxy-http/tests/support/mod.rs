@@ -42,6 +42,7 @@ pub struct Direct {
     pub stop: Stop,
     pub told: RefCell<Vec<Told>>,
     pub authentications: RefCell<usize>,
+    pub connects: RefCell<usize>,
     pub dials: RefCell<usize>,
     pub spare: RefCell<Option<(String, TcpStream)>>,
 }
@@ -75,6 +76,7 @@ impl Gateway for Direct {
         _: &mut (),
         target: Target<'_>,
     ) -> Result<Connected<TcpStream>, ConnectError> {
+        *self.connects.borrow_mut() += 1;
         let spare = self.spare.borrow_mut().take();
         if let Some((name, stream)) = spare
             && name == target.to_string()
