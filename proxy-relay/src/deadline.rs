@@ -15,6 +15,8 @@ use std::time::Duration;
 use proxy_core::{End, Stop, StopState};
 use tokio::time::{Instant, Sleep};
 
+use crate::splice;
+
 /// The grain of all deadlines of sessions.
 pub const TICK: Duration = Duration::from_millis(250);
 
@@ -164,6 +166,7 @@ impl Deadline {
             while sleep.as_mut().poll(cx).is_ready() {
                 self.entry.clock.refresh();
                 self.entry.clock.sweep();
+                splice::trim();
                 sleep.as_mut().reset(Instant::now() + TICK);
             }
         }

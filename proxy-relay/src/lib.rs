@@ -50,7 +50,7 @@
 //!
 //! Main types: [`relay`], [`forward`], [`Pump`], [`RelayOptions`], [`Transport`],
 //! [`Prefixed`], [`drive`], [`Dialer`], [`PortMap`], [`Pool`], [`Deadline`],
-//! [`lend`].
+//! [`lend`], [`release_pipes`].
 //!
 //! Not here: wire formats (`proxy-http`, `proxy-socks`), TLS (`proxy-tls`), and
 //! accepting connections, which is the embedder's.
@@ -87,4 +87,5 @@ pub use portmap::{PortMap, PortMapError};
 pub use prefixed::Prefixed;
 pub use pump::{Pump, PumpError};
 pub use relay::{Forward, ForwardError, ForwardReport, Relay, RelayReport, forward, relay};
+pub use splice::release_pipes;
 pub use transport::{Socket, Transport, vanished};

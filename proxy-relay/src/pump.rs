@@ -20,7 +20,8 @@ use crate::{Socket, Transport, lend};
 /// that proves to be bulk between two kernel sockets ([`Transport::socket`]) is
 /// spliced through a pipe on Linux, until it turns chatty.
 ///
-/// Between bursts it owns neither buffer nor pipe.
+/// Between bursts it owns neither buffer nor pipe. The thread pools a few pipes
+/// for it and closes them when they are not used ([`release_pipes`](crate::release_pipes)).
 #[derive(Debug)]
 pub struct Pump {
     /// Bytes still to be read from the source.
@@ -313,6 +314,10 @@ impl Pump {
             }
             ready!(pay(cx, budget));
             let len = usize::try_from(self.left).unwrap_or(usize::MAX);
+            if self.is_idle() {
+                // Or else each wake would borrow a pipe for nothing.
+                ready!(from.poll_readable(cx)).map_err(PumpError::read)?;
+            }
             let Some(pipe) = self.pipe() else {
                 self.leave_splice(Mode::Copy);
                 return Poll::Ready(Ok(()));

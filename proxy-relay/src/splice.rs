@@ -104,13 +104,63 @@ impl Drop for Pipe {
             && self.held == 0
         {
             // Closed instead if the thread is about to end.
-            let _ = POOL.try_with(|pool| pool.borrow_mut().give(ends));
+            let _ = POOL.try_with(|pool| pool.borrow_mut().free.give(ends));
         }
     }
 }
 
+/// Closes the pooled pipes of this thread; they are opened anew when needed.
+///
+/// To be called when descriptors run out. Otherwise there is no need to: pipes
+/// that no [`Pump`](crate::Pump) of the thread has used for a tick or two are
+/// closed by its [`Deadline`](crate::Deadline)s.
+///
+/// ```
+/// proxy_relay::release_pipes();
+/// ```
+pub fn release_pipes() {
+    // Gone if the thread is about to end.
+    let _ = POOL.try_with(|pool| *pool.borrow_mut() = Pool::new());
+}
+
+/// Closes the pooled pipes that nobody needed since the last call.
+pub(crate) fn trim() {
+    let _ = POOL.try_with(|pool| pool.borrow_mut().trim());
+}
+
+/// The thread's pipes that nobody has leased.
+#[derive(Debug)]
+struct Pool {
+    free: FreeList<Ends>,
+    /// The fewest that were free at any time since the last trim: more than
+    /// were ever needed.
+    spare: usize,
+}
+
+impl Pool {
+    const fn new() -> Self {
+        Self {
+            free: FreeList::new(POOLED),
+            spare: 0,
+        }
+    }
+
+    fn take(&mut self) -> Option<Ends> {
+        let ends = self.free.take();
+        self.spare = self.spare.min(self.free.len());
+        ends
+    }
+
+    fn trim(&mut self) {
+        for _ in 0..self.spare {
+            self.free.take();
+        }
+        self.spare = self.free.len();
+    }
+}
+
 /// Held by each pump that splices. With the last of a thread its pooled pipes
-/// are closed, so that a quiet proxy owns none.
+/// are closed, also where no deadline trims them.
 #[derive(Debug)]
 pub(crate) struct Splicing(());
 
@@ -127,7 +177,7 @@ impl Drop for Splicing {
         let others = SPLICING.get().saturating_sub(1);
         SPLICING.set(others);
         if others == 0 {
-            let _ = POOL.try_with(|pool| *pool.borrow_mut() = FreeList::new(POOLED));
+            release_pipes();
         }
     }
 }
@@ -165,11 +215,10 @@ impl Socket<'_> {
     }
 
     fn poll_ready(self, cx: &mut Context<'_>, interest: Interest) -> Poll<io::Result<()>> {
-        match (self, interest.is_readable()) {
-            (Self::Tcp(socket), true) => socket.poll_read_ready(cx),
-            (Self::Tcp(socket), false) => socket.poll_write_ready(cx),
-            (Self::Unix(socket), true) => socket.poll_read_ready(cx),
-            (Self::Unix(socket), false) => socket.poll_write_ready(cx),
+        match self {
+            _ if interest.is_readable() => self.poll_readable(cx),
+            Self::Tcp(socket) => socket.poll_write_ready(cx),
+            Self::Unix(socket) => socket.poll_write_ready(cx),
         }
     }
 
@@ -210,7 +259,7 @@ const SIZE: usize = 256 * 1024;
 const POOLED: usize = 64;
 
 thread_local! {
-    static POOL: RefCell<FreeList<Ends>> = const { RefCell::new(FreeList::new(POOLED)) };
+    static POOL: RefCell<Pool> = const { RefCell::new(Pool::new()) };
     static SPLICING: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -222,7 +271,7 @@ mod tests {
     use tokio::net::UnixStream;
 
     fn pooled() -> usize {
-        POOL.with_borrow(FreeList::len)
+        POOL.with_borrow(|pool| pool.free.len())
     }
 
     #[tokio::test]
@@ -261,6 +310,29 @@ mod tests {
         drop(first);
         assert_eq!(pooled(), 1);
         drop(second);
+        assert_eq!(pooled(), 0);
+    }
+
+    #[test]
+    fn only_what_was_needed_lately_is_kept() {
+        let _splicing = Splicing::begin();
+        let lease = |n| {
+            let pipes: Vec<_> = (0..n).map(|_| Pipe::lease().expect("a pipe")).collect();
+            drop(pipes);
+        };
+        lease(8);
+        trim();
+        assert_eq!(pooled(), 8, "all were in use");
+        for _ in 0..3 {
+            lease(2);
+            lease(1);
+            trim();
+            assert_eq!(pooled(), 2);
+        }
+        trim();
+        assert_eq!(pooled(), 0);
+        lease(3);
+        release_pipes();
         assert_eq!(pooled(), 0);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::pin::pin;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use socket2::SockRef;
@@ -55,6 +55,16 @@ pub enum Socket<'a> {
     Tcp(&'a TcpStream),
     /// A Unix stream socket.
     Unix(&'a UnixStream),
+}
+
+impl Socket<'_> {
+    /// Ready once there is something to read, the end or an error.
+    pub(crate) fn poll_readable(self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Self::Tcp(socket) => socket.poll_read_ready(cx),
+            Self::Unix(socket) => socket.poll_read_ready(cx),
+        }
+    }
 }
 
 impl Transport for TcpStream {
