@@ -4,9 +4,9 @@
 
 mod support;
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use proxy_core::End;
 use proxy_relay::{RelayOptions, relay};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::{check_noise, expect_end, pair, send_noise};
 use tokio::io::AsyncWriteExt;
 
@@ -17,14 +17,18 @@ async fn p49_no_pipe_to_be_had_means_copying() {
     let (mut far, mut origin) = pair().await;
     let options = RelayOptions::default();
     let relayed = tokio::spawn(async move { relay(&mut near, &mut far, &options).await });
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("limit");
-    setrlimit(Resource::RLIMIT_NOFILE, 3, hard).expect("limit");
+    let limit = getrlimit(Resource::Nofile);
+    let none_left = Rlimit {
+        current: Some(3),
+        ..limit
+    };
+    setrlimit(Resource::Nofile, none_left).expect("lowered");
     let sending = async {
         send_noise(&mut origin, 1, BULK).await.expect("send");
         origin.shutdown().await.expect("shutdown");
     };
     let (spliced, ()) = tokio::join!(check_noise(&mut client, 1, BULK), sending);
-    setrlimit(Resource::RLIMIT_NOFILE, soft, hard).expect("limit");
+    setrlimit(Resource::Nofile, limit).expect("raised again");
     assert!(!spliced);
     expect_end(&mut client).await;
     client.shutdown().await.expect("shutdown");
