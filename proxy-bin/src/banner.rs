@@ -28,13 +28,18 @@ fn tries(place: &Place, config: &Config) -> Vec<String> {
         false => String::new(),
     };
     let through = |proxy: &str| format!("curl -x {proxy}://{at}{login} {SITE}");
+    // The name in the certificate is not the address.
+    let inside_tls = format!("curl --proxy-insecure -x https://{at}{login} {SITE}");
     match place.listener.protocol {
-        Protocol::Auto => vec![through("http"), through("socks5h")],
+        Protocol::Auto => {
+            let mut lines = vec![through("http"), through("socks5h")];
+            if place.tls.is_some() {
+                lines.push(inside_tls);
+            }
+            lines
+        }
         Protocol::Http => vec![through("http")],
-        // The name in the certificate is not the address.
-        Protocol::Https => vec![format!(
-            "curl --proxy-insecure -x https://{at}{login} {SITE}"
-        )],
+        Protocol::Https => vec![inside_tls],
         Protocol::Socks => vec![through("socks5h")],
         Protocol::Tcp => vec![format!("curl telnet://{at}")],
     }

@@ -54,12 +54,18 @@ struct Options {
     config: Option<PathBuf>,
 
     /// Worker threads [default: one per core].
-    #[arg(short, long, global = true, value_name = "N")]
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "N",
+        allow_negative_numbers = true
+    )]
     workers: Option<String>,
 
-    /// Where access-log lines go: off, stdout or a file [default: stdout if it
+    /// Where access-log lines go: off, stdout (or -) or a file [default: stdout if it
     /// is a terminal, else off].
-    #[arg(long, global = true, value_name = "off|stdout|PATH")]
+    #[arg(long, global = true, value_name = "off|stdout|FILE")]
     access_log: Option<String>,
 
     /// What access-log lines look like [default: text].

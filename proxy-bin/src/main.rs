@@ -3,6 +3,7 @@
 mod accept;
 mod auth;
 mod banner;
+mod certificates;
 mod cli;
 mod config;
 mod gate;
@@ -26,6 +27,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use tracing::level_filters::LevelFilter;
 
+use certificates::Unloaded;
 use cli::{Cli, Command};
 
 fn main() -> ExitCode {
@@ -36,12 +38,19 @@ fn main() -> ExitCode {
         Err(problems) => return fail(MISTAKE, "", &problems),
     };
     start_diagnostics(config.level);
+    let acceptors = match certificates::load(&config) {
+        Ok(acceptors) => acceptors,
+        Err(Unloaded::Failures(failures)) => return fail(FAILURE, "proxyd: ", &failures),
+        Err(Unloaded::Mistakes(problems)) => return fail(MISTAKE, "", &problems),
+    };
     let result = match cli.command {
-        Some(Command::Check) => plan::load_certificates(&config).map(|_| {
+        Some(Command::Check) => {
+            run::warn_of_open_listeners(&config);
             // Nobody may be listening.
             let _ = writeln!(io::stdout(), "OK: {}", config.summary());
-        }),
-        None => run::run(config),
+            Ok(())
+        }
+        None => run::run(config, acceptors),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

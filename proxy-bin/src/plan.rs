@@ -1,13 +1,11 @@
-//! From configuration to open sockets: certificates are loaded and addresses
-//! bound before the first worker starts.
+//! From configuration to open sockets: all addresses are bound before the first
+//! worker starts.
 
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
 
-use proxy_tls::rustls::crypto::CryptoProvider;
-use proxy_tls::{Acceptor, PostQuantum, SingleCertificate, TlsOptions};
+use proxy_tls::Acceptor;
 
-use crate::config::{Config, Listener, Origin, TlsFiles};
+use crate::config::{Config, Listener, Origin};
 use crate::listen::{Bound, advice};
 
 /// A listener with its real address and loaded certificate.
@@ -27,12 +25,14 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Loads the certificates and binds the addresses.
+    /// Binds the addresses; `acceptors` are in the order of the listeners.
     ///
     /// # Errors
     /// A line for each listener that cannot be served.
-    pub(crate) fn new(config: &Config) -> Result<Self, Vec<String>> {
-        let acceptors = load_certificates(config)?;
+    pub(crate) fn new(
+        config: &Config,
+        acceptors: Vec<Option<Acceptor>>,
+    ) -> Result<Self, Vec<String>> {
         let mut places = Vec::new();
         let mut sockets: Vec<Vec<TcpListener>> = Vec::new();
         sockets.resize_with(config.workers, Vec::new);
@@ -63,45 +63,8 @@ impl Plan {
     }
 }
 
-/// Loads what TLS listeners need, in the order of the listeners.
-///
-/// # Errors
-/// A line for each listener whose files cannot be used.
-pub(crate) fn load_certificates(config: &Config) -> Result<Vec<Option<Acceptor>>, Vec<String>> {
-    let provider = proxy_tls::provider(PostQuantum::Omit);
-    let mut acceptors = Vec::new();
-    let mut failures = Vec::new();
-    for listener in &config.listeners {
-        match &listener.tls {
-            None => acceptors.push(None),
-            Some(files) => match acceptor(config, &provider, files) {
-                Ok(acceptor) => acceptors.push(Some(acceptor)),
-                Err(text) => failures.push(failure(listener, &text)),
-            },
-        }
-    }
-    match failures.is_empty() {
-        true => Ok(acceptors),
-        false => Err(failures),
-    }
-}
-
-fn acceptor(
-    config: &Config,
-    provider: &Arc<CryptoProvider>,
-    files: &TlsFiles,
-) -> Result<Acceptor, String> {
-    let pair = proxy_tls::load_certificate(provider, &files.cert, &files.key)
-        .map_err(|error| error.to_string())?;
-    let mut options = TlsOptions::default();
-    if let Some(head) = config.timeouts.head {
-        options.timeout(head);
-    }
-    let certificates = Arc::new(SingleCertificate::new(pair));
-    Acceptor::new(Arc::clone(provider), certificates, &options).map_err(|error| error.to_string())
-}
-
-fn failure(listener: &Listener, text: &str) -> String {
+/// The line about a listener that cannot be served.
+pub(crate) fn failure(listener: &Listener, text: &str) -> String {
     let name = match &listener.name {
         Some(name) => format!(" ({name})"),
         None => String::new(),

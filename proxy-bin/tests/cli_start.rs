@@ -97,6 +97,7 @@ fn the_commands_to_try_work() {
         ("https", "https"),
         ("auto", "http"),
         ("auto", "socks5h"),
+        ("auto", "https"),
     ] {
         let through = format!(" -x {scheme}://{} ", proxy.address(kind));
         let command = proxy.line(|line| line.starts_with("  curl") && line.contains(&through));

@@ -220,15 +220,15 @@ fn wrong_values() {
             "proxyd.toml:8: listener.cert: expected the path of a PEM file, found \"\"; write \
              \"proxy.pem\" instead",
             "proxyd.toml:9: listener.target: expected a host and a port, found \"db\"; write \
-             \"db:80\" instead",
+             \"db:5432\" instead",
             "proxyd.toml:11: user.name: expected a user name of 1 to 255 bytes without colons and \
              control characters, found \"a:b\"; write \"alice\" instead",
             "proxyd.toml:12: user.password: expected a password of 1 to 255 bytes without control \
-             characters, found something else; write a password between quotes instead",
+             characters, found an empty string; write a password between quotes instead",
             "proxyd.toml:14: timeouts.head: expected a time above zero with a unit (ms, s, m or \
-             h) of at most a year, or \"never\", found \"0s\"; write \"never\" instead",
+             h) of at most a year, or \"never\", found \"0s\"; write \"1ms\" (the least: 0 is not possible) instead",
             "proxyd.toml:15: timeouts.tunnel: expected a time above zero with a unit (ms, s, m or \
-             h) of at most a year, or \"never\", found \"forever\"; write \"30s\" instead",
+             h) of at most a year, or \"never\", found \"forever\"; write \"never\" instead",
             "proxyd.toml:17: limits.head_bytes: expected a whole number from 256 to 1048576, \
              found the integer 100; write 256 instead",
             "proxyd.toml:18: limits.header_count: expected a whole number from 1 to 1024, found \
@@ -287,7 +287,7 @@ fn doubles() {
             "proxyd.toml:8: listener.name: expected a name of its own, found \"a\" as at \
              proxyd.toml:4; write another name instead",
             "proxyd.toml:13: user.name: expected a name of its own, found \"u\" as at \
-             proxyd.toml:10; write another name instead",
+             proxyd.toml:10; write another name instead, or leave one out",
         ],
     );
     for (first, second, double) in [
@@ -361,8 +361,14 @@ fn missing_files() {
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(
         String::from_utf8(output.stderr).unwrap(),
-        "--config nowhere.toml: expected a readable TOML file: No such file or directory \
-         (os error 2)\n"
+        "--config nowhere.toml: expected a TOML file, found nothing; write the path of an \
+         existing file instead\n"
+    );
+    let output = proxyd(folder.path(), &["--config", "/"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(
+        String::from_utf8(output.stderr).unwrap(),
+        "--config /: expected a TOML file, found a folder; write the path of a file in it instead\n"
     );
 }
 
@@ -380,51 +386,298 @@ fn paths_start_from_the_folder_of_the_file() {
 }
 
 #[test]
-fn keys_that_cannot_be_used_have_status_1() {
-    for (cert, key, problem) in [
-        ("cert.pem", "cert.pem", "cert.pem: no private key found"),
-        ("key.pem", "key.pem", "key.pem: no certificate found"),
+fn files_without_what_is_needed_of_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    write_pair(folder.path());
+    let write = |name: &str, text: &str| {
+        std::fs::write(folder.path().join(name), text).expect("written");
+    };
+    write("empty.pem", "");
+    write("text.pem", "hello");
+    let encrypted =
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMAA=\n-----END ENCRYPTED PRIVATE KEY-----\n";
+    write("encrypted.pem", encrypted);
+    let certificate = "listener.cert: expected a file with a certificate in PEM form, found";
+    let private = "listener.key: expected a file with a private key in PEM form, found";
+    let another = "write the path of such a file instead";
+    for (cert, key, line, problem) in [
+        (
+            "key.pem",
+            "cert.pem",
+            5,
+            "listener.cert: expected a certificate, found a private key in key.pem: cert and key \
+             look swapped; write cert = \"cert.pem\" and key = \"key.pem\" instead"
+                .to_owned(),
+        ),
+        (
+            "cert.pem",
+            "cert.pem",
+            6,
+            format!("{private} only a certificate in cert.pem; {another}"),
+        ),
+        (
+            "key.pem",
+            "key.pem",
+            5,
+            format!("{certificate} only a private key in key.pem; {another}"),
+        ),
+        (
+            "empty.pem",
+            "key.pem",
+            5,
+            format!("{certificate} nothing in empty.pem; {another}"),
+        ),
+        (
+            "cert.pem",
+            "text.pem",
+            6,
+            format!("{private} no PEM section (-----BEGIN ..) in text.pem; {another}"),
+        ),
         (
             "cert.pem",
             "other.pem",
-            "other.pem: the private key does not match the certificate in cert.pem",
+            6,
+            "listener.key: expected the private key of cert.pem, found the key of another \
+             certificate in other.pem; write the path of the certificate's own key instead"
+                .to_owned(),
+        ),
+        (
+            "cert.pem",
+            "encrypted.pem",
+            6,
+            "listener.key: expected a private key without a password, found an encrypted one in \
+             encrypted.pem; write the path of the output of: openssl pkey -in encrypted.pem -out \
+             FILE instead"
+                .to_owned(),
         ),
     ] {
         let toml = format!(
-            "\n[[listener]]\nprotocol = \"https\"\naddress = \"127.0.0.1:1\"\nname = \"front\"\n\
+            "\n[[listener]]\nprotocol = \"https\"\naddress = \"127.0.0.1:0\"\n\
              cert = \"{cert}\"\nkey = \"{key}\"\n"
         );
-        let (status, said) = check(&toml);
-        assert_eq!(status, Some(1), "{said:?}");
-        assert_eq!(
-            said,
-            [format!(
-                "proxyd: proxyd.toml:2: listener https://127.0.0.1:1 (front): {problem}"
-            )]
-        );
+        write("proxyd.toml", &toml);
+        for more in [&["check"][..], &[]] {
+            let args = [more, &["--config", "proxyd.toml"]].concat();
+            let output = proxyd(folder.path(), &args);
+            assert_eq!(output.status.code(), Some(2), "{output:?}");
+            let said = String::from_utf8(output.stderr).expect("text");
+            assert_eq!(said, format!("proxyd.toml:{line}: {problem}\n"));
+        }
     }
 }
 
 #[test]
+fn a_key_that_cannot_be_read_has_status_1() {
+    // Not even root may read this.
+    let toml = "\n[[listener]]\nprotocol = \"https\"\naddress = \"127.0.0.1:1\"\nname = \"front\"\n\
+                cert = \"cert.pem\"\nkey = \"/proc/self/mem\"\n";
+    let (status, said) = check(toml);
+    assert_eq!(status, Some(1), "{said:?}");
+    let start = "proxyd: proxyd.toml:2: listener https://127.0.0.1:1 (front): /proc/self/mem: \
+                 cannot be read";
+    assert!(said[0].starts_with(start), "{said:?}");
+}
+
+#[test]
 fn syntax_errors_have_their_line_and_hide_the_text() {
-    for (toml, line) in [
-        ("a = \n", 1),
+    let quotes = "expected text between quotes, a number, true or false, found something else; \
+                  write";
+    let user = "[[user]]\nname = \"alice\"\npassword =";
+    for (toml, line, problem) in [
         (
-            "[[user]]\nname = \"alice\"\npassword = \"hunter2\nworkers = 1\n",
-            3,
+            "a = \n".to_owned(),
+            1,
+            "expected a value, found nothing; write a = .. instead".to_owned(),
         ),
-        ("workers = 1\nworkers = 2\n", 2),
-        ("[listener\n", 1),
-        ("[log]\n[log]\n", 2),
-        ("x = [1, 2\n", 1),
+        (
+            format!("{user} \"hunter2\nworkers = 1\n"),
+            3,
+            "expected a closing quote, found the end of the line; write password = \"..\" instead"
+                .to_owned(),
+        ),
+        (
+            format!("{user} \"hunter2\"hunter2\"\n"),
+            3,
+            "expected nothing behind the closing quote, found more; write password = '..' \
+             instead, or \\\" for a quote inside"
+                .to_owned(),
+        ),
+        (
+            format!("{user} \"hunter2\\x\"\n"),
+            3,
+            "expected a sequence that TOML knows behind a backslash, found another; write \
+             password = '..' instead, or \\\\ for a backslash"
+                .to_owned(),
+        ),
+        (
+            format!("{user} hunter2\n"),
+            3,
+            format!("{quotes} password = \"..\" instead"),
+        ),
+        (
+            "drain = 30s\n".to_owned(),
+            1,
+            format!("{quotes} drain = \"30s\" instead"),
+        ),
+        (
+            "workers = 04\n".to_owned(),
+            1,
+            format!("{quotes} workers = 4 instead"),
+        ),
+        (
+            "workers = 1\nworkers = 2\n".to_owned(),
+            2,
+            "expected each key once, found workers again; write only one of them instead"
+                .to_owned(),
+        ),
+        (
+            "workers: 2\n".to_owned(),
+            1,
+            "expected key = value, found a colon; write workers = .. instead".to_owned(),
+        ),
+        (
+            "[[listener\n".to_owned(),
+            1,
+            "expected ] behind the name of a table, found none; write [[listener]] instead"
+                .to_owned(),
+        ),
+        (
+            "[log]\n[log]\n".to_owned(),
+            2,
+            "expected each table once, found [log] again; write its keys below the first one \
+             instead"
+                .to_owned(),
+        ),
+        (
+            "[listener]\n[[listener]]\n".to_owned(),
+            2,
+            "expected one kind of table, found [[listener]] behind [listener]; write \
+             [[listener]] at each of them instead"
+                .to_owned(),
+        ),
+        (
+            "x = [1, 2\n".to_owned(),
+            1,
+            "expected ] behind the last value, found none; write one instead".to_owned(),
+        ),
     ] {
-        let (status, said) = check(toml);
-        assert_eq!(status, Some(2), "{toml}");
-        let start = format!("proxyd.toml:{line}: ");
-        assert!(said[0].starts_with(&start), "{toml}: {said:?}");
-        assert!(said[0].len() > start.len(), "{toml}: {said:?}");
-        assert!(!said.concat().contains("hunter2"), "{said:?}");
+        mistakes(&toml, &[&format!("proxyd.toml:{line}: {problem}")]);
     }
+}
+
+#[test]
+fn each_slip_of_syntax_has_one_line() {
+    let (status, said) = check("[log] x\n[[listener]]\nprotocol = http\naddress = 127.0.0.1:1\n");
+    assert_eq!(status, Some(2));
+    let places: Vec<&str> = said
+        .iter()
+        .filter_map(|line| line.split(' ').next())
+        .collect();
+    assert_eq!(
+        places,
+        ["proxyd.toml:1:", "proxyd.toml:3:", "proxyd.toml:4:"],
+        "{said:?}"
+    );
+}
+
+#[test]
+fn a_top_level_key_in_a_table_is_told_where_to_go() {
+    mistakes(
+        "[[user]]\nname = \"a\"\npassword = \"b\"\nworkers = 2\n",
+        &[
+            "proxyd.toml:4: user.workers: expected name, password, found workers, a top-level \
+             key; write workers above the first [table] instead",
+        ],
+    );
+}
+
+#[test]
+fn what_stderr_and_a_dash_mean_to_the_access_log() {
+    mistakes(
+        "log.access = \"stderr\"\n",
+        &[
+            "proxyd.toml:1: log.access: expected \"off\", \"stdout\" or the path of a file, found \
+             \"stderr\"; write \"stdout\" (stderr has the messages; a file would be \
+             \"./stderr\") instead",
+        ],
+    );
+    let (status, said) = check("log.access = \"-\"\nworkers = 1\n");
+    assert_eq!(status, Some(0), "{said:?}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let output = proxyd(folder.path(), &["--access-log", "stderr"]);
+    assert_eq!(output.status.code(), Some(2));
+    let made = std::fs::read_dir(folder.path()).expect("a folder").count();
+    assert_eq!(made, 0);
+}
+
+#[test]
+fn mistakes_of_the_command_line() {
+    for (args, line) in [
+        (
+            &["--workers", "-1"][..],
+            "--workers: expected a whole number from 1 to 1024, found \"-1\"; write 1 instead",
+        ),
+        (
+            &["--user", "alice:hunter2", "--user", "alice:hunter3"],
+            "--user: name: expected a name of its own, found \"alice\" twice; write another name \
+             instead, or leave one out",
+        ),
+        (
+            &["--user", "alice:"],
+            "--user: expected a password of 1 to 255 bytes without control characters, found an \
+             empty string; write a password between quotes instead",
+        ),
+        (
+            &["--listen", "http://::1:3128"],
+            "--listen http://::1:3128: expected an IP address and a port, found \"::1:3128\"; \
+             write \"[::1]:3128\" instead",
+        ),
+        (
+            &["--listen", "http://127.0.0.1:70000"],
+            "--listen http://127.0.0.1:70000: expected an IP address and a port of at most \
+             65535, found \"127.0.0.1:70000\"; write \"127.0.0.1:3128\" instead",
+        ),
+        (
+            &["--listen", "http://*:3128"],
+            "--listen http://*:3128: expected an IP address and a port, found \"*:3128\"; write \
+             \"0.0.0.0:3128\" or \"[::]:3128\" instead",
+        ),
+        (
+            &["--listen", "tcp://127.0.0.1:33128:db:5432"],
+            "--listen tcp://127.0.0.1:33128:db:5432: expected a slash between address and \
+             target, found \"127.0.0.1:33128:db:5432\"; write tcp://127.0.0.1:33128/db:5432 \
+             instead",
+        ),
+        (
+            &["--listen", "auto://127.0.0.1:0?name=a&name=b"],
+            "--listen auto://127.0.0.1:0?name=a&name=b: name: expected it once, found it again; \
+             write only one of them instead",
+        ),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let output = proxyd(folder.path(), &[&["check"], args].concat());
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        let said = String::from_utf8(output.stderr).expect("text");
+        assert_eq!(said, format!("{line}\n"));
+    }
+}
+
+#[test]
+fn check_warns_of_an_open_proxy() {
+    for (url, warned) in [
+        ("http://0.0.0.0:1", true),
+        ("tcp://0.0.0.0:1/127.0.0.1:9", false),
+    ] {
+        let (status, said) = check_with("workers = 1", &["--listen", url]);
+        assert_eq!(status, Some(0), "{said:?}");
+        assert_eq!(said.concat().contains("OPEN PROXY"), warned, "{said:?}");
+    }
+}
+
+#[test]
+fn the_example_is_a_valid_file() {
+    let (status, said) = check(include_str!("../../examples/proxyd.toml"));
+    assert_eq!(status, Some(0), "{said:?}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! missing files.
 
 use std::collections::HashMap;
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -88,9 +88,14 @@ fn check_users(draft: &Draft, problems: &mut Vec<Problem>) {
     for user in &draft.users {
         let name = user.name.value.as_str();
         if let Some(first) = seen.insert(name, &user.name.origin) {
+            let place = match &user.name.origin == first {
+                // Options have no line to name.
+                true => "twice".to_owned(),
+                false => format!("as at {first}"),
+            };
             let text = format!(
-                "expected a name of its own, found {name:?} as at {first}; write another name \
-                 instead"
+                "expected a name of its own, found {name:?} {place}; write another name instead, \
+                 or leave one out"
             );
             problems.push(Problem::new(&user.name.origin, "user.name", text));
         }
@@ -275,8 +280,8 @@ fn tls(draft: &ListenerDraft, problems: &mut Vec<Problem>) -> Option<TlsFiles> {
     match (&draft.cert, &draft.key) {
         (Some(cert), Some(key)) => {
             return Some(TlsFiles {
-                cert: cert.value.clone(),
-                key: key.value.clone(),
+                cert: cert.clone(),
+                key: key.clone(),
             });
         }
         (None, Some(_)) if takes_tls => missing("cert", problems),
@@ -294,7 +299,9 @@ fn tls(draft: &ListenerDraft, problems: &mut Vec<Problem>) -> Option<TlsFiles> {
 /// be read is a trouble of the moment.
 fn check_file(key: &str, file: &Sourced<PathBuf>, problems: &mut Vec<Problem>) {
     let found = match file.value.metadata() {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => "nothing",
+        Err(error) if matches!(error.kind(), ErrorKind::NotADirectory | ErrorKind::NotFound) => {
+            "nothing"
+        }
         Ok(metadata) if metadata.is_dir() => "a folder",
         _ => return,
     };

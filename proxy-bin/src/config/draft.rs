@@ -44,8 +44,8 @@ impl Draft {
             return;
         };
         let read_name = value::user_name(name).map_err(|mismatch| (mismatch, shown(name)));
-        let read_password =
-            value::password(password).map_err(|mismatch| (mismatch, "something else".to_owned()));
+        let read_password = value::password(password)
+            .map_err(|mismatch| (mismatch, value::wrong_password(password).to_owned()));
         match (read_name, read_password) {
             (Ok(name), Ok(password)) => self.users.push(UserDraft {
                 name: Sourced::new(name, &origin),

@@ -1,5 +1,6 @@
 //! The TOML form of a configuration.
 
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use super::draft::{Draft, UserDraft};
 use super::listener::{ListenerDraft, Protocol};
 use super::problem::{Mismatch, Origin, Problem, Sourced};
 use super::reader::{Document, Table};
-use super::{Access, Format, LEVELS, value};
+use super::{Access, Format, LEVELS, syntax, value};
 
 impl Draft {
     /// Reads the file at `path`.
@@ -21,27 +22,33 @@ impl Draft {
     pub(crate) fn read(path: &Path) -> Result<Self, Vec<Problem>> {
         let text = std::fs::read_to_string(path).map_err(|error| {
             let origin = Origin::argument(format!("--config {}", path.display()));
-            let text = format!("expected a readable TOML file: {error}");
-            vec![Problem::new(&origin, "", text)]
+            vec![Problem::new(&origin, "", unreadable(&error))]
         })?;
         Self::parse(path, &text)
     }
 
     fn parse(path: &Path, text: &str) -> Result<Self, Vec<Problem>> {
-        let document = Document::new(path, text);
+        let document = Document::new(path, text, &TOP);
         let (table, errors) = DeTable::parse_recoverable(text);
         let mut draft = Self::default();
-        if errors.is_empty() {
-            draft.fill(&document.root(table.get_ref(), &TOP));
+        let well_formed = errors.is_empty();
+        if well_formed {
+            draft.fill(&document.root(table.get_ref()));
         }
         for error in errors {
             // Not the error's own text: it repeats the line, passwords and all.
-            let offset = error.span().map_or(text.len(), |span| span.start);
-            let origin = document.origin(offset);
-            document.report(Problem::new(&origin, "", error.message()));
+            let span = error.span().unwrap_or(text.len()..text.len());
+            let harmless = [&TOP[..], &LISTENER, &USER, &TIMEOUTS, &LIMITS, &LOG].concat();
+            let message = syntax::message(text, &span, error.message(), &harmless);
+            let origin = document.origin(span.start);
+            document.report(Problem::new(&origin, "", message));
         }
         let mut problems = document.into_problems();
         problems.sort_by_key(Problem::place);
+        if !well_formed {
+            // What follows a slip on its line is mostly its consequence.
+            problems.dedup_by_key(|problem| problem.place());
+        }
         match problems.is_empty() {
             true => Ok(draft),
             false => Err(problems),
@@ -77,19 +84,41 @@ impl Draft {
     }
 }
 
+fn unreadable(error: &io::Error) -> String {
+    let (found, instead) = match error.kind() {
+        ErrorKind::NotADirectory | ErrorKind::NotFound => {
+            ("nothing", "the path of an existing file")
+        }
+        ErrorKind::IsADirectory => ("a folder", "the path of a file in it"),
+        ErrorKind::InvalidData => ("bytes that are not UTF-8", "the text in UTF-8"),
+        _ => {
+            return format!(
+                "expected a TOML file that can be read, found one that cannot ({error}); write                  the path of another instead, or permit it"
+            );
+        }
+    };
+    format!("expected a TOML file, found {found}; write {instead} instead")
+}
+
 /// Reads where the access log goes; a relative path starts from `folder`.
 ///
 /// # Errors
-/// If it is empty.
+/// If it is empty, or nearly a word.
 pub(crate) fn access(folder: &Path, text: &str) -> Result<Access, Mismatch> {
+    let wrong = |instead: &str| {
+        let expected = "\"off\", \"stdout\" or the path of a file";
+        Err(Mismatch::new(expected, instead))
+    };
     match text {
-        "" => Err(Mismatch::new(
-            "\"off\", \"stdout\" or the path of a file",
-            "\"off\"",
-        )),
         "off" => Ok(Access::Off),
-        "stdout" => Ok(Access::Stdout),
-        path => Ok(Access::File(folder.join(path))),
+        // What other programs call it.
+        "stdout" | "-" => Ok(Access::Stdout),
+        _ => match text.to_ascii_lowercase().as_str() {
+            "" | "none" | "off" => wrong("\"off\""),
+            "stderr" => wrong("\"stdout\" (stderr has the messages; a file would be \"./stderr\")"),
+            "on" | "stdout" => wrong("\"stdout\""),
+            _ => Ok(Access::File(folder.join(text))),
+        },
     }
 }
 

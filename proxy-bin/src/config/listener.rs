@@ -1,5 +1,6 @@
 //! One listening address: what it speaks, what it needs, and its URL form.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,7 +8,7 @@ use std::path::PathBuf;
 use proxy_core::TargetBuf;
 
 use super::problem::{Mismatch, Origin, Problem, Sourced, shown};
-use super::value;
+use super::{hint, value};
 
 /// A listener without contradictions.
 #[derive(Clone, Debug)]
@@ -50,8 +51,8 @@ impl fmt::Display for Listener {
 /// The two files of a TLS listener.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsFiles {
-    pub(crate) cert: PathBuf,
-    pub(crate) key: PathBuf,
+    pub(crate) cert: Sourced<PathBuf>,
+    pub(crate) key: Sourced<PathBuf>,
 }
 
 /// What a listener speaks.
@@ -163,12 +164,25 @@ impl ListenerDraft {
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let protocol = Protocol::parse(scheme).map_err(|mismatch| fail(mismatch, scheme))?;
+        if let Some((near, far)) = hint::relay(authority).filter(|_| protocol == Protocol::Tcp) {
+            let expected = "a slash between address and target";
+            let instead = format!("tcp://{near}/{far}");
+            return Err(fail(Mismatch::new(expected, instead), authority));
+        }
         let address = value::address(authority).map_err(|mismatch| fail(mismatch, authority))?;
         let mut draft = Self::new(&origin, protocol, address);
         let mut problems = Vec::new();
         draft.read_path(path, &mut problems);
+        let mut seen = HashSet::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            draft.read_pair(pair, &mut problems);
+            let key = pair.split_once('=').map_or(pair, |(key, _)| key);
+            if seen.insert(key) {
+                draft.read_pair(pair, &mut problems);
+            } else {
+                let key = format!("listener.{}", key.escape_debug());
+                let text = "expected it once, found it again; write only one of them instead";
+                problems.push(Problem::new(&origin, key, text));
+            }
         }
         match problems.is_empty() {
             true => Ok(draft),
@@ -207,6 +221,10 @@ impl ListenerDraft {
                 Ok(auth) => self.auth = Some(Sourced::new(auth, &origin)),
                 Err(mismatch) => wrong(&mismatch, &shown(&text)),
             },
+            "cert" | "key" if text.is_empty() => {
+                let instead = format!("{key}=proxy.pem");
+                wrong(&Mismatch::new("the path of a PEM file", instead), "nothing");
+            }
             "cert" => self.cert = Some(Sourced::new(text.into(), &origin)),
             "key" => self.key = Some(Sourced::new(text.into(), &origin)),
             "name" => match value::name(&text) {
@@ -245,7 +263,7 @@ fn login_end(url: &str) -> Option<usize> {
 fn url_hint(text: &str) -> String {
     match value::address(text) {
         Ok(address) => format!("\"http://{address}\""),
-        Err(mismatch) => format!("\"http://{}\"", mismatch.instead.trim_matches('"')),
+        Err(_) => format!("\"http://{}\"", hint::address(text)),
     }
 }
 
@@ -312,7 +330,7 @@ mod tests {
             (
                 "tcp://127.0.0.1:1/db.example",
                 "--listen tcp://127.0.0.1:1/db.example: target: expected a host and a port, found \
-                 \"db.example\"; write \"db.example:80\" instead",
+                 \"db.example\"; write \"db.example:5432\" instead",
             ),
             (
                 "https://127.0.0.1:1?crt=a",

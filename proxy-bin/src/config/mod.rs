@@ -4,9 +4,11 @@
 mod check;
 mod draft;
 mod file;
+mod hint;
 mod listener;
 mod problem;
 mod reader;
+mod syntax;
 mod value;
 
 use std::fmt;

@@ -9,19 +9,23 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::problem::{Mismatch, Origin, Problem, Sourced, nearest, shown};
+use super::{hint, value};
 
 /// A document, and the mistakes found in it so far.
 pub(super) struct Document {
     path: Arc<Path>,
+    /// The keys that may stand outside of tables.
+    top: &'static [&'static str],
     line_starts: Vec<usize>,
     problems: RefCell<Vec<Problem>>,
 }
 
 impl Document {
-    pub(super) fn new(path: &Path, text: &str) -> Self {
+    pub(super) fn new(path: &Path, text: &str, top: &'static [&'static str]) -> Self {
         let breaks = text.match_indices('\n').map(|(at, _)| at + 1);
         Self {
             path: path.into(),
+            top,
             line_starts: std::iter::once(0).chain(breaks).collect(),
             problems: RefCell::default(),
         }
@@ -41,8 +45,8 @@ impl Document {
     }
 
     /// The table of the whole document.
-    pub(super) fn root<'a>(&'a self, table: &'a DeTable<'a>, known: &[&str]) -> Table<'a> {
-        Table::new(self, "", self.origin(0), table, known)
+    pub(super) fn root<'a>(&'a self, table: &'a DeTable<'a>) -> Table<'a> {
+        Table::new(self, "", self.origin(0), table, self.top)
     }
 }
 
@@ -148,7 +152,7 @@ impl<'a> Table<'a> {
         let (mismatch, found) = match value.get_ref() {
             DeValue::String(text) => match read(text) {
                 Ok(value) => return Some(Sourced::new(value, &origin)),
-                Err(mismatch) => (mismatch, "something else"),
+                Err(mismatch) => (mismatch, value::wrong_password(text)),
             },
             other => (
                 Mismatch::new("a string", "the value between quotes"),
@@ -191,11 +195,8 @@ impl<'a> Table<'a> {
             usize::MAX => format!("a whole number of at least {low}"),
             _ => format!("a whole number from {low} to {high}"),
         };
-        let nearest = number.or_else(|| plain(value.get_ref()).parse().ok());
-        let instead = match nearest {
-            Some(number) => number.clamp(low, high),
-            None => low,
-        };
+        let meant = || hint::number(&plain(value.get_ref()), key.ends_with("bytes"));
+        let instead = number.or_else(meant).unwrap_or(low).clamp(low, high);
         self.wrong(key, value, &Mismatch::new(expected, instead.to_string()));
         None
     }
@@ -231,7 +232,19 @@ impl<'a> Table<'a> {
             let origin = self.document.origin(key.span().start);
             let path = self.path(&name.escape_debug().to_string());
             let mismatch = Mismatch::new(sorted.join(", "), hint);
-            let problem = Problem::mismatch(&origin, path, &mismatch, "an unknown key");
+            // TOML has no way back out of a table.
+            let problem = match self.document.top.contains(&name) {
+                true => Problem::mismatch(
+                    &origin,
+                    path,
+                    &Mismatch {
+                        instead: format!("{name} above the first [table]"),
+                        ..mismatch
+                    },
+                    &format!("{name}, a top-level key"),
+                ),
+                false => Problem::mismatch(&origin, path, &mismatch, "an unknown key"),
+            };
             self.document.report(problem);
         }
     }

@@ -1,33 +1,38 @@
 //! The kinds of value in a configuration, read from text.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use proxy_core::{Target, TargetBuf};
 
+use super::hint;
 use super::problem::{Mismatch, nearest};
 
 /// Reads the address of a listener: an IP address and a port, which may be 0
 /// for any free one.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, Mismatch> {
     text.parse().map_err(|_| {
-        Mismatch::new(
-            "an IP address and a port",
-            format!("{:?}", address_hint(text)),
-        )
+        let instead = match hint::all_addresses(text) {
+            Some(port) => format!("\"0.0.0.0:{port}\" or \"[::]:{port}\""),
+            None => format!("\"{}\"", hint::address(text)),
+        };
+        Mismatch::new(with_port("an IP address and a port", text), instead)
     })
 }
 
 /// Reads a host and a port to connect to.
 pub(crate) fn target(text: &str) -> Result<TargetBuf, Mismatch> {
     Target::parse(text, None).map(TargetBuf::from).map_err(|_| {
-        let bare = !text.is_empty() && Target::parse(text, Some(80)).is_ok();
-        let hint = match bare {
-            true => format!("\"{}:80\"", text.trim_end_matches(':')),
-            false => "\"db.example:5432\"".to_owned(),
-        };
-        Mismatch::new("a host and a port", hint)
+        let instead = format!("{:?}", hint::target(text));
+        Mismatch::new(with_port("a host and a port", text), instead)
     })
+}
+
+fn with_port(expected: &str, text: &str) -> String {
+    match hint::has_too_high_port(text) {
+        true => format!("{expected} of at most 65535"),
+        false => expected.to_owned(),
+    }
 }
 
 /// Reads one of a few words.
@@ -57,11 +62,14 @@ pub(crate) fn duration(text: &str) -> Result<Duration, Mismatch> {
         .filter(|millis| *millis <= LONGEST_MILLIS)
         .map(Duration::from_millis)
         .ok_or_else(|| {
-            let hint = match number.parse::<u32>() {
-                Ok(number) => format!("\"{number}s\""),
-                Err(_) => "\"30s\"".to_owned(),
+            let instead = match hint::millis(text) {
+                Some(millis) => hint::time(millis.min(LONGEST_MILLIS), text),
+                None => "30s".to_owned(),
             };
-            Mismatch::new("a time with a unit (ms, s, m or h) of at most a year", hint)
+            Mismatch::new(
+                "a time with a unit (ms, s, m or h) of at most a year",
+                format!("{instead:?}"),
+            )
         })
 }
 
@@ -70,25 +78,38 @@ pub(crate) fn timeout(text: &str) -> Result<Option<Duration>, Mismatch> {
     if text == "never" {
         return Ok(None);
     }
-    match duration(text) {
-        Ok(Duration::ZERO) | Err(_) => {
-            let hint = duration(text).err().map(|mismatch| mismatch.instead);
-            Err(Mismatch::new(
-                "a time above zero with a unit (ms, s, m or h) of at most a year, or \"never\"",
-                hint.unwrap_or_else(|| "\"never\"".to_owned()),
-            ))
-        }
-        Ok(time) => Ok(Some(time)),
-    }
+    let endless = [
+        "forever",
+        "infinite",
+        "infinity",
+        "none",
+        "off",
+        "unlimited",
+    ];
+    let lower = text.to_ascii_lowercase();
+    let instead = match duration(text) {
+        Ok(time) if !time.is_zero() => return Ok(Some(time)),
+        _ if hint::millis(text) == Some(0) => "\"1ms\" (the least: 0 is not possible)".to_owned(),
+        _ if lower == "never" || endless.contains(&lower.as_str()) => "\"never\"".to_owned(),
+        Err(mismatch) => mismatch.instead,
+        Ok(_) => "\"30s\"".to_owned(),
+    };
+    Err(Mismatch::new(
+        "a time above zero with a unit (ms, s, m or h) of at most a year, or \"never\"",
+        instead,
+    ))
 }
 
 /// Reads how many worker threads there shall be.
 pub(crate) fn workers(text: &str) -> Result<usize, Mismatch> {
     match text.parse() {
         Ok(workers) if (1..=MOST_WORKERS).contains(&workers) => Ok(workers),
-        parsed => Err(Mismatch::new(
+        _ => Err(Mismatch::new(
             format!("a whole number from 1 to {MOST_WORKERS}"),
-            parsed.unwrap_or(1).clamp(1, MOST_WORKERS).to_string(),
+            hint::number(text, false)
+                .unwrap_or(1)
+                .clamp(1, MOST_WORKERS)
+                .to_string(),
         )),
     }
 }
@@ -136,6 +157,15 @@ pub(crate) fn password(text: &str) -> Result<String, Mismatch> {
     }
 }
 
+/// What is wrong with a password, without repeating it.
+pub(crate) fn wrong_password(text: &str) -> &'static str {
+    match text.len() {
+        0 => "an empty string",
+        1..=255 => "a control character in it",
+        _ => "a longer one",
+    }
+}
+
 /// `a, b or c`, each quoted.
 pub(crate) fn one_of(words: &[&str]) -> String {
     let quoted: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
@@ -148,26 +178,6 @@ pub(crate) fn one_of(words: &[&str]) -> String {
 
 fn is_credential(text: &str) -> bool {
     (1..=255).contains(&text.len()) && !text.chars().any(char::is_control)
-}
-
-/// The nearest correct address: a missing host, port or pair of brackets is
-/// filled in.
-fn address_hint(text: &str) -> String {
-    if let Ok(port) = text.trim_start_matches([':', '*']).parse::<u16>() {
-        return SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string();
-    }
-    if let Ok(ip) = text.trim_matches(['[', ']']).parse() {
-        return SocketAddr::new(ip, 3128).to_string();
-    }
-    if let Some((host, port)) = text.rsplit_once(':')
-        && let Ok(port) = port.parse::<u16>()
-    {
-        return match host.parse() {
-            Ok(ip) => SocketAddr::new(ip, port).to_string(),
-            Err(_) => SocketAddr::from((Ipv4Addr::LOCALHOST, port)).to_string(),
-        };
-    }
-    "127.0.0.1:3128".to_owned()
 }
 
 /// More threads than any machine has cores for.
@@ -185,13 +195,8 @@ mod tests {
         assert!(address("[::]:1080").is_ok());
         for (text, hint) in [
             ("localhost:3128", "\"127.0.0.1:3128\""),
-            (":3128", "\"127.0.0.1:3128\""),
-            ("*:3128", "\"127.0.0.1:3128\""),
-            ("8080", "\"127.0.0.1:8080\""),
-            ("0.0.0.0", "\"0.0.0.0:3128\""),
-            ("[::1]", "\"[::1]:3128\""),
-            ("127.0.0.1:99999", "\"127.0.0.1:3128\""),
-            ("", "\"127.0.0.1:3128\""),
+            (":3128", "\"0.0.0.0:3128\" or \"[::]:3128\""),
+            ("::1", "\"[::1]:3128\""),
         ] {
             assert_eq!(
                 address(text).map_err(|m| m.instead),
@@ -212,17 +217,23 @@ mod tests {
             ("", "\"30s\""),
             ("-1s", "\"30s\""),
             ("10 sec", "\"10s\""),
-            ("9000h", "\"9000s\""),
-            ("99999999999999999999s", "\"30s\""),
+            ("9000h", "\"8784h\""),
+            ("99999999999999999999s", "\"8784h\""),
         ] {
             let wrong = duration(text).map_err(|m| m.instead);
             assert_eq!(wrong, Err(hint.to_owned()), "{text}");
         }
         assert_eq!(timeout("never"), Ok(None));
-        assert_eq!(
-            timeout("0s").map_err(|m| m.instead),
-            Err("\"never\"".into())
-        );
+        for (text, hint) in [
+            ("0", "\"1ms\" (the least: 0 is not possible)"),
+            ("0s", "\"1ms\" (the least: 0 is not possible)"),
+            ("forever", "\"never\""),
+            ("Never", "\"never\""),
+            ("1d", "\"24h\""),
+        ] {
+            let wrong = timeout(text).map_err(|m| m.instead);
+            assert_eq!(wrong, Err(hint.to_owned()), "{text}");
+        }
     }
 
     #[test]
@@ -230,7 +241,7 @@ mod tests {
         assert!(target("db.example:5432").is_ok());
         assert_eq!(
             target("db.example").map_err(|m| m.instead),
-            Err("\"db.example:80\"".into())
+            Err("\"db.example:5432\"".into())
         );
         assert_eq!(
             target("a b:1").map_err(|m| m.instead),
