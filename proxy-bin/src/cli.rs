@@ -171,10 +171,10 @@ Without options: HTTP and CONNECT on 127.0.0.1:3128, SOCKS on 127.0.0.1:1080.
 
 Examples:
   proxyd --listen http://0.0.0.0:3128 --user alice:secret
-  proxyd --listen 'https://0.0.0.0:8443?cert=proxy.pem&key=proxy.key'
+  proxyd --listen 'https://127.0.0.1:8443?cert=proxy.pem&key=proxy.key'
   proxyd --listen tcp://127.0.0.1:5432/db.example:5432
   proxyd check --config proxyd.toml
 
 Exit status: 0 after an orderly end, 1 if something could not be started,
-2 for a mistake in options or configuration, 130 or 143 after a second
-SIGINT or SIGTERM.";
+2 for a mistake in options, configuration or the files they name, 129, 130 or
+143 after a second signal.";
