@@ -393,6 +393,30 @@ fn p33_a_client_reset_ends_the_work_at_the_origin() {
 }
 
 #[test]
+fn p33_a_client_reset_is_heard_while_the_origin_takes_nothing() {
+    run(async {
+        let (origin, proxy) = (Origin::start().await, Proxy::start(Direct::default()).await);
+        let mut client = proxy.client().await;
+        let head = format!(
+            "POST http://{0}/ HTTP/1.1\r\nHost: {0}\r\nContent-Length: 100000000\r\n\r\n",
+            origin.name
+        );
+        client.send(head).await;
+        let _deaf = origin.accept().await;
+        // Until nobody on the way takes any more.
+        let body = vec![b'x'; 1_000_000];
+        let full = Duration::from_millis(500);
+        while tokio::time::timeout(full, client.stream.write(&body))
+            .await
+            .is_ok()
+        {}
+        client.stream.set_zero_linger().unwrap();
+        drop(client);
+        assert_eq!(proxy.told(1).await[0].end, End::ClientReset);
+    });
+}
+
+#[test]
 fn p50_a_fin_behind_a_request_is_not_an_abort() {
     run(async {
         let (origin, proxy) = (Origin::start().await, Proxy::start(Direct::default()).await);

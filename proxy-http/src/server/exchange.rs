@@ -190,6 +190,9 @@ impl Exchange {
         }
         if self.up.is_done() {
             self.poll_ahead(cx, parts)?;
+        } else if self.up.is_blocked() && deadline.recheck() && parts.client.is_reset() {
+            // Nothing is read from it while the origin takes nothing.
+            return Err(Fault::ClientReset);
         }
         Ok(Poll::Pending)
     }
