@@ -131,15 +131,11 @@ fn certificate_problem(files: &TlsFiles, problem: &CertificateProblem) -> Proble
 /// Whether the two would do the other way round, or nearly.
 fn look_swapped(provider: &CryptoProvider, files: &TlsFiles) -> bool {
     let (cert, key) = (&files.cert.value, &files.key.value);
-    let turned = proxy_tls::load_certificate(provider, key, cert);
-    cert != key
-        && match turned {
-            Ok(_) => !content(cert).certificate,
-            Err(error) => {
-                !content(cert).certificate
-                    && matches!(error.problem, CertificateProblem::Mismatch(_))
-            }
-        }
+    let turned = || match proxy_tls::load_certificate(provider, key, cert) {
+        Ok(_) => true,
+        Err(error) => matches!(error.problem, CertificateProblem::Mismatch(_)),
+    };
+    cert != key && !content(cert).certificate && turned()
 }
 
 fn swapped(files: &TlsFiles) -> Problem {
