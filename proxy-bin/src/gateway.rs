@@ -59,9 +59,10 @@ impl Outside {
         self.pool.borrow_mut().pool.sweep();
     }
 
-    /// Closes all idle connections, for somebody who needs the descriptors.
-    /// Says whether there were any.
+    /// Closes all idle connections and pipes, for somebody who needs the
+    /// descriptors. Says whether there was a connection.
     pub(crate) fn clear(&self) -> bool {
+        proxy_relay::release_pipes();
         self.pool.borrow_mut().clear()
     }
 
