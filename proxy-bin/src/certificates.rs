@@ -83,10 +83,15 @@ fn fault(provider: &CryptoProvider, files: &TlsFiles, error: &CertificateError) 
         Kind::BadCertificate(_) | Kind::NoCertificate => false,
         _ => error.file != files.cert.value,
     };
-    Fault::Mistake(match of_key {
+    let problem = match of_key {
         true => key_problem(files, &error.problem),
         false => certificate_problem(files, &error.problem),
-    })
+    };
+    match error.problem {
+        Kind::Mismatch(_) => Fault::Mistake(problem),
+        // Named rightly or not, the file cannot be read for what it should be.
+        _ => Fault::Failure(problem.to_string()),
+    }
 }
 
 fn key_problem(files: &TlsFiles, problem: &CertificateProblem) -> Problem {

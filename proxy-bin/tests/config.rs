@@ -400,10 +400,11 @@ fn files_without_what_is_needed_of_them() {
     let certificate = "listener.cert: expected a file with a certificate in PEM form, found";
     let private = "listener.key: expected a file with a private key in PEM form, found";
     let another = "write the path of such a file instead";
-    for (cert, key, line, problem) in [
+    for (cert, key, status, line, problem) in [
         (
             "key.pem",
             "cert.pem",
+            2,
             5,
             "listener.cert: expected a certificate, found a private key in key.pem: cert and key \
              look swapped; write cert = \"cert.pem\" and key = \"key.pem\" instead"
@@ -412,30 +413,35 @@ fn files_without_what_is_needed_of_them() {
         (
             "cert.pem",
             "cert.pem",
+            1,
             6,
             format!("{private} only a certificate in cert.pem; {another}"),
         ),
         (
             "key.pem",
             "key.pem",
+            1,
             5,
             format!("{certificate} only a private key in key.pem; {another}"),
         ),
         (
             "empty.pem",
             "key.pem",
+            1,
             5,
             format!("{certificate} nothing in empty.pem; {another}"),
         ),
         (
             "cert.pem",
             "text.pem",
+            1,
             6,
             format!("{private} no PEM section (-----BEGIN ..) in text.pem; {another}"),
         ),
         (
             "cert.pem",
             "other.pem",
+            2,
             6,
             "listener.key: expected the private key of cert.pem, found the key of another \
              certificate in other.pem; write the path of the certificate's own key instead"
@@ -444,6 +450,7 @@ fn files_without_what_is_needed_of_them() {
         (
             "cert.pem",
             "encrypted.pem",
+            1,
             6,
             "listener.key: expected a private key without a password, found an encrypted one in \
              encrypted.pem; write the path of the output of: openssl pkey -in encrypted.pem -out \
@@ -459,9 +466,13 @@ fn files_without_what_is_needed_of_them() {
         for more in [&["check"][..], &[]] {
             let args = [more, &["--config", "proxyd.toml"]].concat();
             let output = proxyd(folder.path(), &args);
-            assert_eq!(output.status.code(), Some(2), "{output:?}");
+            assert_eq!(output.status.code(), Some(status), "{output:?}");
             let said = String::from_utf8(output.stderr).expect("text");
-            assert_eq!(said, format!("proxyd.toml:{line}: {problem}\n"));
+            let listener = match status {
+                1 => "proxyd: proxyd.toml:2: listener https://127.0.0.1:0: ",
+                _ => "",
+            };
+            assert_eq!(said, format!("{listener}proxyd.toml:{line}: {problem}\n"));
         }
     }
 }

@@ -292,7 +292,7 @@ fn an_unreadable_key_is_named() {
     // Not a key at all.
     let listen = format!("https://127.0.0.1:0?cert={cert}&key={cert}");
     let (code, text) = fails(&["--listen", &listen]);
-    assert_eq!(code, Some(2), "{text}");
+    assert_eq!(code, Some(1), "{text}");
     assert!(text.contains("https://127.0.0.1:0"), "{text}");
 }
 
