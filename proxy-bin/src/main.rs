@@ -1,5 +1,7 @@
 //! proxyd: an HTTP, CONNECT, SOCKS, TLS and port-relay forward proxy.
 
+#![forbid(unsafe_code)]
+
 mod accept;
 mod auth;
 mod banner;

@@ -40,6 +40,8 @@
 //! Not here: sockets (`proxy-relay`), wire formats (`proxy-http`,
 //! `proxy-socks`, `proxy-tls`).
 
+#![forbid(unsafe_code)]
+
 mod connect;
 mod gateway;
 mod handshake;

@@ -39,6 +39,8 @@
 //! Limits: heads and field counts by [`HeadLimits`], chunk lines and trailers by
 //! constants of [`BodyFramer`]. Not here: HTTP/2, caching, content codings.
 
+#![forbid(unsafe_code)]
+
 pub mod auth;
 
 mod body;

@@ -55,6 +55,8 @@
 //! Not here: wire formats (`proxy-http`, `proxy-socks`), TLS (`proxy-tls`), and
 //! accepting connections, which is the embedder's.
 
+#![forbid(unsafe_code)]
+
 mod buffer;
 mod deadline;
 mod dial;

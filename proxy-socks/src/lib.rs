@@ -43,6 +43,8 @@
 //! Not here: GSSAPI (RFC 1961), identd, and the work behind BIND and UDP
 //! ASSOCIATE; both are recognised, and `Server` answers "command not supported".
 
+#![forbid(unsafe_code)]
+
 mod code;
 mod handshake;
 #[cfg(feature = "serve")]

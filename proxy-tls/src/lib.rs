@@ -28,6 +28,8 @@
 //!
 //! Not here: early data (0-RTT), client certificates, kernel TLS, QUIC, and
 //! connections without certificate verification.
+
+#![forbid(unsafe_code)]
 #![cfg_attr(
     not(feature = "serve"),
     allow(
