@@ -163,7 +163,7 @@ where
     ) -> Result<(), Unserved> {
         let mut stopper = self.stopper(session);
         loop {
-            if !self.is_linked(target, true) {
+            if !self.is_linked_to(target) {
                 Box::pin(self.link(target, session)).await?;
             }
             let verdict = self
@@ -225,7 +225,6 @@ where
         target: Target<'_>,
         session: &mut G::Session,
     ) -> Result<(), Unserved> {
-        self.is_linked(target, false);
         self.link(target, session).await?;
         let said = self
             .say(b"HTTP/1.1 200 Connection established\r\n\r\n")
@@ -237,7 +236,10 @@ where
         said.map_err(Unserved::Cut)
     }
 
+    /// Connects to `target`, in place of what was connected before. To be boxed,
+    /// as dialling is rare and large.
     async fn link(&mut self, target: Target<'_>, session: &mut G::Session) -> Result<(), Unserved> {
+        self.unlink();
         let server = self.server;
         let connecting = connect(
             &server.gateway,
@@ -277,24 +279,14 @@ where
         }
     }
 
-    /// Whether the connection of the last request serves this one too. If not
-    /// it goes back to the gateway.
-    fn is_linked(&mut self, target: Target<'_>, request: bool) -> bool {
-        match self.upstream.take() {
-            Some(sticky) if request && sticky.leads_to(target) => {
-                self.upstream = Some(sticky);
-                true
-            }
-            kept => {
-                self.upstream = kept;
-                self.unlink();
-                false
-            }
-        }
+    /// Whether the connection of the last request serves this one too.
+    fn is_linked_to(&self, target: Target<'_>) -> bool {
+        let upstream = self.upstream.as_ref();
+        upstream.is_some_and(|sticky| sticky.leads_to(target))
     }
 
     /// Gives the connection of the last request back to the gateway.
-    fn unlink(&mut self) {
+    pub(super) fn unlink(&mut self) {
         if let Some(sticky) = self.upstream.take() {
             sticky.recycle(&self.server.gateway);
         }

@@ -48,7 +48,7 @@ where
         match next {
             Next::Again => {}
             Next::End(end) => {
-                connection.close();
+                connection.unlink();
                 return Outcome::Ended(end);
             }
             Next::Tunnel(upstream, ledger, early) => {
@@ -229,13 +229,6 @@ where
         }
         self.block = block.renew();
         next
-    }
-
-    /// Gives the origin connection to whoever comes next.
-    fn close(&mut self) {
-        if let Some(sticky) = self.upstream.take() {
-            sticky.recycle(&self.server.gateway);
-        }
     }
 }
 

@@ -8,7 +8,7 @@ use proxy_relay::{Buffers, Pump, PumpError, Transport, lend};
 
 use super::exchange::{Fault, Parts, Verdict, pumped};
 use super::wire::{Outbox, poll_read};
-use crate::filter::{Chunk, Direction, Filter, Flow};
+use crate::filter::{Direction, Filter, Flow};
 use crate::{
     BodyFramer, EditScript, Extent, Framing, HeadEdit, Persist, ResponseHead, ResponseParser,
     ToClient, Version,
@@ -443,7 +443,9 @@ impl Download {
             if piece.end {
                 self.phase = Phase::Complete;
             }
-            self.inspect(content, piece.end, parts)?;
+            if self.inspect {
+                self.inspect = parts.inspect(Direction::Response, content, piece.end)?;
+            }
         }
         self.reusable &= bytes.is_empty();
         self.begun = true;
@@ -460,7 +462,9 @@ impl Download {
         if extent.end {
             self.phase = Phase::Complete;
         }
-        self.inspect(&bytes[..extent.len], extent.end, parts)?;
+        if self.inspect {
+            self.inspect = parts.inspect(Direction::Response, &bytes[..extent.len], extent.end)?;
+        }
         if !extent.end && !self.inspect && pumped(self.framing, extent.opaque) {
             self.pump = Some(match self.framing {
                 Framing::UntilClose => Pump::new(),
@@ -468,26 +472,6 @@ impl Download {
             });
         }
         Ok(extent)
-    }
-
-    /// Shows a piece of the body to the filter, if it wants to see it.
-    fn inspect<S, U, F: Filter<Se>, Se>(
-        &mut self,
-        bytes: &[u8],
-        last: bool,
-        parts: &mut Parts<'_, S, U, F, Se>,
-    ) -> Result<(), Fault> {
-        if self.inspect {
-            let mut chunk = Chunk::new(bytes, last);
-            match parts
-                .filter
-                .body(parts.session, Direction::Response, &mut chunk)
-            {
-                Flow::Reject(status) => return Err(Fault::Rejected(Direction::Response, status)),
-                flow => self.inspect = flow == Flow::Inspect,
-            }
-        }
-        Ok(())
     }
 
     fn send<S: Transport, U, F, Se>(

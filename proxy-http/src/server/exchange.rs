@@ -9,7 +9,7 @@ use proxy_relay::{Deadline, Expired, Ticks, Transport};
 use super::download::Download;
 use super::upload::Upload;
 use super::wire::poll_read;
-use crate::filter::{Direction, Filter};
+use crate::filter::{Chunk, Direction, Filter, Flow};
 use crate::{BodyError, Framing, HeadError, RequestHead};
 
 /// The state of both directions.
@@ -36,6 +36,22 @@ pub(super) struct Parts<'x, S, U, F, Se> {
     /// Bytes that came in one piece with the head.
     pub(super) early: &'x [u8],
     pub(super) progress: Ticks,
+}
+
+impl<S, U, F: Filter<Se>, Se> Parts<'_, S, U, F, Se> {
+    /// Shows a piece of a body to the filter; says whether it wants to see more.
+    pub(super) fn inspect(
+        &mut self,
+        direction: Direction,
+        bytes: &[u8],
+        last: bool,
+    ) -> Result<bool, Fault> {
+        let mut chunk = Chunk::new(bytes, last);
+        match self.filter.body(self.session, direction, &mut chunk) {
+            Flow::Reject(status) => Err(Fault::Rejected(direction, status)),
+            flow => Ok(flow == Flow::Inspect),
+        }
+    }
 }
 
 /// How an exchange came out.

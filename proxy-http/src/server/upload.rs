@@ -7,7 +7,7 @@ use proxy_relay::{Pump, PumpError, Transport, lend};
 
 use super::exchange::{Fault, Parts, pumped};
 use super::wire::{Outbox, poll_read};
-use crate::filter::{Chunk, Direction, Filter, Flow};
+use crate::filter::{Direction, Filter, Flow};
 use crate::{BodyFramer, EditScript, Extent, Framing, HeadEdit, RequestHead, ToOrigin};
 
 /// One request under way.
@@ -235,14 +235,7 @@ impl Upload {
             self.state = State::Done;
         }
         if self.inspect {
-            let mut chunk = Chunk::new(&bytes[..extent.len], extent.end);
-            match parts
-                .filter
-                .body(parts.session, Direction::Request, &mut chunk)
-            {
-                Flow::Reject(status) => return Err(Fault::Rejected(Direction::Request, status)),
-                flow => self.inspect = flow == Flow::Inspect,
-            }
+            self.inspect = parts.inspect(Direction::Request, &bytes[..extent.len], extent.end)?;
         }
         if !extent.end && !self.inspect && pumped(self.framing, extent.opaque) {
             self.pump = Some(Pump::exactly(extent.opaque));

@@ -34,10 +34,7 @@ pub(super) async fn connect<G: Gateway>(
     target: Target<'_>,
 ) -> Result<Sticky<G::Upstream>, Unconnected> {
     deadline.set(patience);
-    // Boxed: dialling is rare, large, and must not make every idle connection
-    // as large as itself.
-    let connecting = Box::pin(gateway.connect(session, target));
-    match watch(deadline, connecting).await {
+    match watch(deadline, gateway.connect(session, target)).await {
         Ok(Ok(connected)) => Ok(Sticky {
             stream: connected.upstream,
             reused: connected.reused,
