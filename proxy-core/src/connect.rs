@@ -7,6 +7,8 @@ use std::fmt;
 /// Answers what the caller needs: what to tell the client
 /// ([`kind`](Self::kind)), whose fault it is ([`side`](Self::side)) and whether
 /// another address or parent is worth trying ([`retryable`](Self::retryable)).
+/// `Display` is the word used in logs: the kind, with `parent-` before it if the
+/// trouble is with a parent.
 ///
 /// ```
 /// use proxy_core::{ConnectError, ConnectErrorKind};
@@ -15,7 +17,7 @@ use std::fmt;
 /// assert!(error.retryable());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{kind} ({side})")]
+#[error("{}{kind}", self.prefix())]
 pub struct ConnectError {
     /// What went wrong.
     pub kind: ConnectErrorKind,
@@ -32,12 +34,28 @@ impl ConnectError {
         }
     }
 
+    /// A failure of a parent proxy, or one that it told of.
+    pub fn parent(kind: ConnectErrorKind) -> Self {
+        Self {
+            kind,
+            side: Side::Parent,
+        }
+    }
+
     /// Whether another address or another parent may do better.
     pub fn retryable(&self) -> bool {
         !matches!(
             self.kind,
             ConnectErrorKind::Forbidden | ConnectErrorKind::Exhausted | ConnectErrorKind::Loop
         )
+    }
+
+    /// Tells trouble with a parent from trouble with the origin.
+    fn prefix(&self) -> &'static str {
+        match self.side {
+            Side::Parent => "parent-",
+            Side::Client | Side::Origin => "",
+        }
     }
 }
 
@@ -60,6 +78,8 @@ pub enum ConnectErrorKind {
     Forbidden,
     /// No route to the host.
     HostUnreachable,
+    /// The login was refused.
+    Login,
     /// The target is the proxy itself.
     Loop,
     /// The name has no address.
@@ -70,8 +90,8 @@ pub enum ConnectErrorKind {
     NetworkUnreachable,
     /// Something else went wrong.
     Other,
-    /// A parent proxy refused or broke the protocol.
-    Parent,
+    /// The peer broke the protocol of the handshake.
+    Protocol,
     /// The peer refused the connection.
     Refused,
     /// The peer reset the connection while it was being set up.
@@ -87,14 +107,15 @@ impl ConnectErrorKind {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Exhausted => "exhausted",
-            Self::Forbidden => "forbidden-address",
+            Self::Forbidden => "forbidden",
             Self::HostUnreachable => "host-unreachable",
+            Self::Login => "login-refused",
             Self::Loop => "loop",
             Self::NameNotFound => "name-not-found",
             Self::NameUnavailable => "name-unavailable",
             Self::NetworkUnreachable => "network-unreachable",
             Self::Other => "other",
-            Self::Parent => "parent-failed",
+            Self::Protocol => "protocol-error",
             Self::Refused => "refused",
             Self::Reset => "reset",
             Self::TimedOut => "timed-out",

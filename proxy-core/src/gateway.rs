@@ -137,16 +137,21 @@ macro_rules! through_pointer {
 }
 through_pointer!(&G, Arc<G>, Rc<G>);
 
-/// An upstream, and whether it has carried requests before.
+/// An upstream, whether it has carried requests before, and what is at its end.
 ///
 /// A reused connection may have been closed by its origin in the meantime; that
 /// decides whether a request may be tried again (RFC 9112 section 9.3.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Connected<U> {
     /// The connection.
     pub upstream: U,
     /// Whether it has carried requests before.
     pub reused: bool,
+    /// The HTTP proxy it leads to; `None` if it leads to the origin itself.
+    /// Only for an [`Operation::Request`]: a tunnel through a parent leads to
+    /// its origin.
+    pub parent: Option<Arc<HttpParent>>,
 }
 
 impl<U> Connected<U> {
@@ -155,15 +160,38 @@ impl<U> Connected<U> {
         Self {
             upstream,
             reused: false,
+            parent: None,
         }
     }
 
     /// A connection out of a pool.
     pub fn reused(upstream: U) -> Self {
         Self {
-            upstream,
             reused: true,
+            ..Self::fresh(upstream)
         }
+    }
+
+    /// The same connection, leading to an HTTP proxy: requests stay in absolute
+    /// form and show that proxy's own login (RFC 9112 section 3.2.2, RFC 9110
+    /// section 11.7.2).
+    #[must_use]
+    pub fn to_parent(mut self, parent: Arc<HttpParent>) -> Self {
+        self.parent = Some(parent);
+        self
+    }
+}
+
+/// An HTTP proxy that requests are handed to. `Debug` hides the login.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct HttpParent {
+    /// The `Proxy-Authorization` value it is shown, such as `Basic ..`.
+    pub authorization: Option<Box<[u8]>>,
+}
+
+impl fmt::Debug for HttpParent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpParent").finish_non_exhaustive()
     }
 }
 

@@ -53,7 +53,7 @@ mod stop;
 mod target;
 
 pub use connect::{ConnectError, ConnectErrorKind, Side};
-pub use gateway::{Ask, Connected, Credentials, Denial, Gateway, Operation, Peer};
+pub use gateway::{Ask, Connected, Credentials, Denial, Gateway, HttpParent, Operation, Peer};
 pub use handshake::{Handshake, Step};
 pub use limits::{HeadLimits, Shaping, Timeouts};
 pub use pool::FreeList;

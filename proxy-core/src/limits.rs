@@ -102,4 +102,8 @@ pub struct Shaping {
     pub stop: Stop,
     /// The longest a tunnel may live; unlimited by default.
     pub lifetime: Option<Duration>,
+    /// A number for how policy wants this target to be reached: directly, from
+    /// which address, through whom. The connection of the client's last request
+    /// is used again only for the same target and the same number; 0 by default.
+    pub way: u64,
 }

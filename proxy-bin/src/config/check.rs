@@ -34,6 +34,11 @@ impl Draft {
             .into_iter()
             .filter_map(|draft| listener(draft, have_users, &mut problems))
             .collect();
+        let auth = self.auth.finish(&mut problems);
+        let (parents, via) = self.parents.finish(self.via, &mut problems);
+        let sources = self.sources.finish(&mut problems);
+        let rules = self.rules.finish(&parents, &sources, &mut problems);
+        let resolver = self.resolver.finish(&mut problems);
         if !problems.is_empty() {
             problems.sort_by_key(Problem::place);
             return Err(problems);
@@ -41,6 +46,12 @@ impl Draft {
         Ok(Config {
             listeners,
             users: self.users.into_iter().map(user).collect(),
+            auth,
+            rules,
+            parents,
+            via,
+            sources,
+            resolver,
             workers: self.workers.unwrap_or_else(cores),
             drain: self.drain.unwrap_or(DRAIN),
             timeouts: self.timeouts,

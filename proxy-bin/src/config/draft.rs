@@ -6,8 +6,13 @@ use std::time::Duration;
 use proxy_core::{HeadLimits, Timeouts};
 use tracing::level_filters::LevelFilter;
 
+use super::auth::AuthDraft;
 use super::listener::ListenerDraft;
+use super::parents::ParentsDraft;
 use super::problem::{Origin, Problem, Sourced, shown};
+use super::resolver::ResolverDraft;
+use super::rules::RulesDraft;
+use super::sources::SourcesDraft;
 use super::{Access, Format, value};
 
 /// What was written so far. Single values replace earlier ones, listeners and
@@ -16,6 +21,12 @@ use super::{Access, Format, value};
 pub(crate) struct Draft {
     pub(crate) listeners: Vec<ListenerDraft>,
     pub(crate) users: Vec<UserDraft>,
+    pub(crate) auth: AuthDraft,
+    pub(crate) rules: RulesDraft,
+    pub(crate) parents: ParentsDraft,
+    pub(crate) via: Option<Sourced<String>>,
+    pub(crate) sources: SourcesDraft,
+    pub(crate) resolver: ResolverDraft,
     pub(crate) workers: Option<usize>,
     pub(crate) drain: Option<Duration>,
     pub(crate) timeouts: Timeouts,

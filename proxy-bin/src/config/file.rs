@@ -11,7 +11,7 @@ use super::draft::{Draft, UserDraft};
 use super::listener::{ListenerDraft, Protocol};
 use super::problem::{Mismatch, Origin, Problem, Sourced};
 use super::reader::{Document, Table};
-use super::{Access, Format, LEVELS, syntax, value};
+use super::{Access, Format, LEVELS, auth, parents, resolver, rules, sources, syntax, value};
 
 impl Draft {
     /// Reads the file at `path`.
@@ -38,7 +38,21 @@ impl Draft {
         for error in errors {
             // Not the error's own text: it repeats the line, passwords and all.
             let span = error.span().unwrap_or(text.len()..text.len());
-            let harmless = [&TOP[..], &LISTENER, &USER, &TIMEOUTS, &LIMITS, &LOG].concat();
+            let harmless = [
+                &TOP[..],
+                &LISTENER,
+                &USER,
+                &auth::KEYS,
+                &rules::KEYS,
+                &parents::KEYS,
+                &parents::GROUP_KEYS,
+                &sources::KEYS,
+                &resolver::KEYS,
+                &TIMEOUTS,
+                &LIMITS,
+                &LOG,
+            ]
+            .concat();
             let message = syntax::message(text, &span, error.message(), &harmless);
             let origin = document.origin(span.start);
             document.report(Problem::new(&origin, "", message));
@@ -64,6 +78,25 @@ impl Draft {
         for table in top.tables("user", &USER) {
             self.users.extend(user(&table));
         }
+        if let Some(table) = top.table("auth", &auth::KEYS) {
+            self.auth.read(&table);
+        }
+        for table in top.tables("rule", &rules::KEYS) {
+            self.rules.read(&table);
+        }
+        for table in top.tables("parent", &parents::KEYS) {
+            self.parents.read(&table);
+        }
+        for table in top.tables("group", &parents::GROUP_KEYS) {
+            self.parents.read_group(&table);
+        }
+        for table in top.tables("source", &sources::KEYS) {
+            self.sources.read(&table);
+        }
+        if let Some(table) = top.table("resolver", &resolver::KEYS) {
+            self.resolver.read(&table);
+        }
+        self.via = top.text("via", value::name);
         if let Some(table) = top.table("timeouts", &TIMEOUTS) {
             timeouts(&table, &mut self.timeouts);
         }
@@ -200,8 +233,9 @@ fn plain<T>(sourced: Sourced<T>) -> T {
     sourced.value
 }
 
-const TOP: [&str; 7] = [
-    "workers", "drain", "listener", "user", "timeouts", "limits", "log",
+const TOP: [&str; 14] = [
+    "workers", "drain", "via", "listener", "user", "auth", "rule", "parent", "group", "source",
+    "resolver", "timeouts", "limits", "log",
 ];
 const LISTENER: [&str; 7] = [
     "protocol", "address", "target", "cert", "key", "auth", "name",

@@ -1,13 +1,18 @@
 //! What proxyd was told to do: read once from a file and the command line,
 //! typed ever after.
 
+mod auth;
 mod check;
 mod draft;
 mod file;
 mod hint;
 mod listener;
+mod parents;
 mod problem;
 mod reader;
+mod resolver;
+mod rules;
+mod sources;
 mod syntax;
 mod value;
 
@@ -18,10 +23,15 @@ use std::time::Duration;
 use proxy_core::{HeadLimits, Timeouts};
 use tracing::level_filters::LevelFilter;
 
+pub(crate) use auth::{Auth, Ban};
 pub(crate) use draft::Draft;
 pub(crate) use file::access;
 pub(crate) use listener::{Listener, Protocol, TlsFiles};
+pub(crate) use parents::{Chain, Hop, HopProtocol, Login, Order, Parent, Via};
 pub(crate) use problem::{Mismatch, Origin, Problem, Sourced, shown};
+pub(crate) use resolver::Resolver;
+pub(crate) use rules::{Action, Rule};
+pub(crate) use sources::{Addresses, Choice, Source};
 pub(crate) use value::{choice, duration, workers};
 
 /// A configuration without contradictions.
@@ -29,6 +39,14 @@ pub(crate) use value::{choice, duration, workers};
 pub(crate) struct Config {
     pub(crate) listeners: Vec<Listener>,
     pub(crate) users: Vec<User>,
+    pub(crate) auth: Auth,
+    /// In the order of their judging.
+    pub(crate) rules: Vec<Rule>,
+    pub(crate) parents: Vec<Parent>,
+    /// The way of what no rule and no listener decides about.
+    pub(crate) via: Via,
+    pub(crate) sources: Vec<Source>,
+    pub(crate) resolver: Resolver,
     /// Worker threads, at least one.
     pub(crate) workers: usize,
     /// How long running work may go on after the signal to end.

@@ -141,6 +141,39 @@ impl<'a> Table<'a> {
         None
     }
 
+    /// A list of texts that `read` understands, or a single one. `None` if the
+    /// key is missing or none is right.
+    pub(super) fn texts<T>(
+        &self,
+        key: &str,
+        read: impl Fn(&str) -> Result<T, Mismatch>,
+    ) -> Option<Vec<Sourced<T>>> {
+        let value = self.entries.get(key)?;
+        let DeValue::Array(items) = value.get_ref() else {
+            return self.text(key, read).map(|one| vec![one]);
+        };
+        let mut found = Vec::with_capacity(items.len());
+        for item in items.iter() {
+            let mismatch = match item.get_ref() {
+                DeValue::String(text) => match read(text) {
+                    Ok(value) => {
+                        let origin = self.document.origin(item.span().start);
+                        found.push(Sourced::new(value, &origin));
+                        continue;
+                    }
+                    Err(mismatch) => mismatch,
+                },
+                other => Mismatch::new("a string", format!("{:?}", plain(other))),
+            };
+            self.wrong(key, item, &mismatch);
+        }
+        if items.is_empty() {
+            let mismatch = Mismatch::new("at least one entry", "one, or leave the key out");
+            self.wrong(key, value, &mismatch);
+        }
+        (!found.is_empty()).then_some(found)
+    }
+
     /// Text that must not be repeated in a message.
     pub(super) fn secret<T>(
         &self,

@@ -430,6 +430,12 @@ impl<'a> HeadEdit<'a> {
         inserts.insert(place, line);
     }
 
+    /// The login for an HTTP parent, in the place of the client's own, which
+    /// [`to_origin`](Self::to_origin) has taken out.
+    pub(crate) fn show_login(&mut self, value: &[u8]) {
+        self.insert(self.table.fields.len(), b"Proxy-Authorization", value);
+    }
+
     pub(super) fn send_origin_form(&mut self) {
         self.script.target = NewTarget::Origin;
     }

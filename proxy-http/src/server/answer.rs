@@ -161,9 +161,11 @@ where
         session: &mut G::Session,
         exchange: &mut Exchange,
     ) -> Result<(), Unserved> {
-        let mut stopper = self.stopper(session);
+        let Shaping { stop, way, .. } = self.server.gateway.shaping(session);
+        // The session's own ear for its stop token, if it has one.
+        let mut stopper = (!stop.is_never()).then(|| Box::new(Deadline::follower(stop)));
         loop {
-            if !self.is_linked_to(target) {
+            if !self.is_linked_to(target, way) {
                 Box::pin(self.link(target, session)).await?;
             }
             let verdict = self
@@ -192,6 +194,7 @@ where
         let mut parts = Parts {
             client: &mut self.client,
             origin: &mut upstream.stream,
+            parent: upstream.parent.as_deref(),
             filter: &self.server.filter,
             session,
             head: request.head,
@@ -270,19 +273,10 @@ where
     S: Transport,
     G::Upstream: Transport,
 {
-    /// The session's own ear for its stop token, if it has one.
-    fn stopper(&self, session: &G::Session) -> Option<Box<Deadline>> {
-        let Shaping { stop, .. } = self.server.gateway.shaping(session);
-        match stop.is_never() {
-            true => None,
-            false => Some(Box::new(Deadline::follower(stop))),
-        }
-    }
-
     /// Whether the connection of the last request serves this one too.
-    fn is_linked_to(&self, target: Target<'_>) -> bool {
+    fn is_linked_to(&self, target: Target<'_>, way: u64) -> bool {
         let upstream = self.upstream.as_ref();
-        upstream.is_some_and(|sticky| sticky.leads_to(target))
+        upstream.is_some_and(|sticky| sticky.leads_to(target, way))
     }
 
     /// Gives the connection of the last request back to the gateway.

@@ -3,7 +3,7 @@
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
-use proxy_core::{End, HeadLimits, StopState};
+use proxy_core::{End, HeadLimits, HttpParent, StopState};
 use proxy_relay::{Deadline, Expired, Ticks, Transport};
 
 use super::download::Download;
@@ -30,6 +30,8 @@ pub(super) struct Exchange {
 pub(super) struct Parts<'x, S, U, F, Se> {
     pub(super) client: &'x mut S,
     pub(super) origin: &'x mut U,
+    /// The HTTP proxy that the origin is reached through.
+    pub(super) parent: Option<&'x HttpParent>,
     pub(super) filter: &'x F,
     pub(super) session: &'x mut Se,
     pub(super) head: &'x RequestHead<'x, 'x>,

@@ -157,9 +157,13 @@ impl Upload {
     ) -> Result<(), Fault> {
         let mut edit = HeadEdit::request(&mut self.script, parts.head);
         edit.to_origin(ToOrigin {
+            absolute: parts.parent.is_some(),
             upgrade: true,
             ..ToOrigin::default()
         });
+        if let Some(login) = parts.parent.and_then(|p| p.authorization.as_deref()) {
+            edit.show_login(login);
+        }
         match parts.filter.request(parts.session, &mut edit) {
             Flow::Reject(status) => return Err(Fault::Rejected(Direction::Request, status)),
             flow => self.inspect = flow == Flow::Inspect,

@@ -1,6 +1,8 @@
 //! The origin connection that stays with a client connection.
 
-use proxy_core::{ConnectError, ConnectErrorKind, Gateway, Target, TargetBuf};
+use std::sync::Arc;
+
+use proxy_core::{ConnectError, ConnectErrorKind, Gateway, HttpParent, Target, TargetBuf};
 use proxy_relay::{Deadline, Expired, Ticks};
 
 use super::wire::watch;
@@ -10,13 +12,16 @@ pub(super) struct Sticky<U> {
     pub(super) stream: U,
     /// It has carried a request, so its origin may have closed it meanwhile.
     pub(super) reused: bool,
+    /// The HTTP proxy at its end, if it is not the origin.
+    pub(super) parent: Option<Arc<HttpParent>>,
     target: TargetBuf,
+    way: u64,
 }
 
 impl<U> Sticky<U> {
-    /// Whether a request for `target` can use it.
-    pub(super) fn leads_to(&self, target: Target<'_>) -> bool {
-        self.target.as_target() == target
+    /// Whether a request for `target` that is to go this way can use it.
+    pub(super) fn leads_to(&self, target: Target<'_>, way: u64) -> bool {
+        self.way == way && self.target.as_target() == target
     }
 
     /// Gives it back to the gateway.
@@ -38,7 +43,9 @@ pub(super) async fn connect<G: Gateway>(
         Ok(Ok(connected)) => Ok(Sticky {
             stream: connected.upstream,
             reused: connected.reused,
+            parent: connected.parent,
             target: target.into(),
+            way: gateway.shaping(session).way,
         }),
         Ok(Err(error)) => Err(Unconnected::Failed(error)),
         Err(Expired::Elapsed) => Err(Unconnected::Failed(ConnectError::origin(
