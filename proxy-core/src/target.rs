@@ -34,7 +34,9 @@ impl<'a> Host<'a> {
     /// the text of an IPv4 or IPv6 address.
     ///
     /// # Errors
-    /// If a byte is not allowed in a name, or the length is not 1 to 255.
+    /// If a byte is not allowed in a name, the length is not 1 to 255, or the
+    /// last label is a number: other spellings of an IPv4 address, such as
+    /// `127.1` or `0x7f000001`, are neither names nor addresses.
     pub fn name(bytes: &'a [u8]) -> Result<Self, TargetError> {
         if bytes.is_empty() || bytes.len() > MAX_NAME {
             return Err(TargetError::Host);
@@ -45,7 +47,7 @@ impl<'a> Host<'a> {
         {
             return Ok(Self::Ip(ip));
         }
-        match bytes.iter().all(|b| is_name_byte(*b)) {
+        match bytes.iter().all(|b| is_name_byte(*b)) && !ends_in_number(text) {
             true => Ok(Self::Name(text)),
             false => Err(TargetError::Host),
         }
@@ -212,6 +214,18 @@ fn could_be_address(bytes: &[u8]) -> bool {
     bytes.last().is_some_and(u8::is_ascii_digit) || bytes.contains(&b':')
 }
 
+/// Whether the last label is a number. No top-level domain is one, and many
+/// resolvers read such a name as an IPv4 address: `127.1`, `0x7f000001`,
+/// `0177.0.0.1` would lead to where `127.0.0.1` may not.
+fn ends_in_number(name: &str) -> bool {
+    let last = trim_dot(name).rsplit('.').next().unwrap_or(name);
+    let hex = last.strip_prefix("0x").or_else(|| last.strip_prefix("0X"));
+    match hex {
+        Some(digits) => digits.bytes().all(|b| b.is_ascii_hexdigit()),
+        None => last.bytes().all(|b| b.is_ascii_digit()) && !last.is_empty(),
+    }
+}
+
 fn trim_dot(name: &str) -> &str {
     name.strip_suffix('.').unwrap_or(name)
 }
@@ -276,6 +290,41 @@ mod tests {
     }
 
     #[test]
+    fn p39_other_spellings_of_an_address_are_no_names() {
+        for text in [
+            "127.1",
+            "0177.0.0.1",
+            "0x7f.1",
+            "0x7f000001",
+            "2130706433",
+            "127.0.0.1.",
+            "0",
+            "0x",
+            "h.0X7F",
+            "256.0.0.1",
+            "127.0.0.0x1",
+            "1.2.3.4.5",
+            "example.com.1",
+        ] {
+            assert_eq!(
+                Host::name(text.as_bytes()),
+                Err(TargetError::Host),
+                "{text}"
+            );
+        }
+        for text in [
+            "1.example",
+            "a1",
+            "0x7g",
+            "127.0.0.1.example.",
+            "x0",
+            "1e100.net",
+        ] {
+            assert_eq!(Host::name(text.as_bytes()), Ok(Host::Name(text)));
+        }
+    }
+
+    #[test]
     fn socks_names() {
         assert_eq!(Host::name(b"example.com"), Ok(Host::Name("example.com")));
         assert_eq!(
@@ -303,7 +352,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn display_and_parse_agree(name in "[a-z][a-z0-9.-]{0,40}", port in 1u16..) {
+        fn display_and_parse_agree(name in "([a-z0-9-]{1,9}[.]){0,4}[a-z][a-z-]{0,9}", port in 1u16..) {
             let target = Target { host: Host::Name(&name), port };
             let text = target.to_string();
             prop_assert_eq!(Target::parse(&text, None), Ok(target));
