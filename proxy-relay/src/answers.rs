@@ -1,0 +1,200 @@
+//! The addresses of a name in the order of their dialling, as they become known
+//! (RFC 8305 sections 3 and 4).
+
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use proxy_core::{ConnectError, ConnectErrorKind};
+use tokio::time::Sleep;
+
+use crate::names::{Answer, Found, Names, Question};
+use crate::resolve::Family;
+
+/// Families take turns, IPv6 first unless a resolver that answers for both
+/// says otherwise. IPv4 addresses that are known first wait for a moment.
+pub(crate) struct Answers<'a> {
+    asked: [Option<Asked<'a>>; 2],
+    v6: Queue,
+    v4: Queue,
+    turn: Family,
+    /// Whether an address was taken.
+    begun: bool,
+    patience: Option<Pin<Box<Sleep>>>,
+    error: Option<ConnectErrorKind>,
+}
+
+impl<'a> Answers<'a> {
+    /// Asks for all that is not known of `name`, each question within `limit`.
+    pub(crate) fn new(names: &'a Names, name: &'a str, limit: Option<Duration>) -> Self {
+        let mut answers = Self {
+            asked: [None, None],
+            v6: Queue::new(Family::V6),
+            v4: Queue::new(Family::V4),
+            turn: Family::V6,
+            begun: false,
+            patience: None,
+            error: None,
+        };
+        for (question, slot) in names.questions().iter().zip(0..) {
+            match names.find(name, *question) {
+                Found::Known(answer) => answers.take(*question, answer),
+                open @ Found::Open(_) => {
+                    let answer = Box::pin(names.answer(name, *question, open, limit));
+                    answers.asked[slot] = Some(Asked {
+                        question: *question,
+                        answer,
+                    });
+                }
+            }
+        }
+        answers
+    }
+
+    /// The address, if all is known and there is one.
+    pub(crate) fn only(&self) -> Option<IpAddr> {
+        let known = self.asked.iter().all(Option::is_none);
+        let mut left = self.v6.left().chain(self.v4.left());
+        match (left.next(), left.next()) {
+            (Some(ip), None) if known => Some(ip),
+            _ => None,
+        }
+    }
+
+    /// Keeps the questions going.
+    pub(crate) fn drive(&mut self, cx: &mut Context<'_>) {
+        for slot in 0..self.asked.len() {
+            if let Some(asked) = &mut self.asked[slot]
+                && let Poll::Ready(answer) = asked.answer.as_mut().poll(cx)
+            {
+                let question = asked.question;
+                self.asked[slot] = None;
+                self.take(question, answer);
+            }
+        }
+    }
+
+    /// The next address to try; `None` once there will be no more.
+    pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<IpAddr>> {
+        self.drive(cx);
+        if self.wants_patience() && self.poll_patience(cx).is_pending() {
+            return Poll::Pending;
+        }
+        match self.next() {
+            None if self.asked.iter().any(Option::is_some) => Poll::Pending,
+            next => Poll::Ready(next),
+        }
+    }
+
+    /// Waits until all is known, for [`next`](Self::next) to tell.
+    pub(crate) fn poll_all(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.drive(cx);
+        match self.asked.iter().all(Option::is_none) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    }
+
+    /// The best of the addresses that are known.
+    pub(crate) fn next(&mut self) -> Option<IpAddr> {
+        let turn = self.turn;
+        let next = self.queue(turn).next();
+        let next = next.or_else(|| self.queue(turn.other()).next())?;
+        self.begun = true;
+        self.turn = Family::of(next).other();
+        Some(next)
+    }
+
+    /// What kept the name from having an address.
+    pub(crate) fn failure(&self) -> ConnectError {
+        ConnectError::origin(self.error.unwrap_or(ConnectErrorKind::NameNotFound))
+    }
+
+    fn take(&mut self, question: Question, answer: Answer) {
+        let addresses = match answer {
+            Ok(addresses) => addresses,
+            Err(kind) => {
+                // That nobody could tell says more than that one found nothing.
+                if self.error != Some(ConnectErrorKind::NameUnavailable) {
+                    self.error = Some(kind);
+                }
+                return;
+            }
+        };
+        match question {
+            Question::Any => {
+                self.turn = addresses.first().map_or(self.turn, |ip| Family::of(*ip));
+                self.v6.fill(&addresses);
+                self.v4.fill(&addresses);
+            }
+            Question::One(Family::V4) => self.v4.fill(&addresses),
+            Question::One(Family::V6) => self.v6.fill(&addresses),
+        }
+    }
+
+    /// The Resolution Delay of RFC 8305 section 3: IPv4 is there, IPv6 may be.
+    fn wants_patience(&self) -> bool {
+        let mut asked = self.asked.iter().flatten();
+        !self.begun
+            && self.v4.left().next().is_some()
+            && asked.any(|asked| asked.question == Question::One(Family::V6))
+    }
+
+    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let delay = || Box::pin(tokio::time::sleep(RESOLUTION_DELAY));
+        self.patience.get_or_insert_with(delay).as_mut().poll(cx)
+    }
+
+    fn queue(&mut self, family: Family) -> &mut Queue {
+        match family {
+            Family::V4 => &mut self.v4,
+            Family::V6 => &mut self.v6,
+        }
+    }
+}
+
+/// A question under way.
+struct Asked<'a> {
+    question: Question,
+    answer: Pin<Box<dyn Future<Output = Answer> + Send + 'a>>,
+}
+
+/// The addresses of one family in an answer, from the next one on.
+struct Queue {
+    family: Family,
+    answer: Option<Arc<[IpAddr]>>,
+    at: usize,
+}
+
+impl Queue {
+    fn new(family: Family) -> Self {
+        Self {
+            family,
+            answer: None,
+            at: 0,
+        }
+    }
+
+    fn fill(&mut self, answer: &Arc<[IpAddr]>) {
+        self.answer = Some(Arc::clone(answer));
+    }
+
+    fn next(&mut self) -> Option<IpAddr> {
+        while let Some(ip) = self.answer.as_ref()?.get(self.at) {
+            self.at += 1;
+            if Family::of(*ip) == self.family {
+                return Some(*ip);
+            }
+        }
+        None
+    }
+
+    fn left(&self) -> impl Iterator<Item = IpAddr> {
+        let left = self.answer.iter().flat_map(|answer| &answer[self.at..]);
+        left.filter(|ip| Family::of(**ip) == self.family).copied()
+    }
+}
+
+const RESOLUTION_DELAY: Duration = Duration::from_millis(50);
