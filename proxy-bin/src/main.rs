@@ -15,10 +15,12 @@ mod log;
 mod nofile;
 mod own;
 mod plan;
+mod resolver;
 mod run;
 mod service;
 mod signal;
 mod sniff;
+mod sources;
 mod throttle;
 mod worker;
 
