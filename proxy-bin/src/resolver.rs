@@ -289,3 +289,251 @@ fn seconds(ttl: u32) -> Duration {
 const MAX_SERVERS: usize = 3;
 /// Questions under way on one TCP connection to a server.
 const MAX_ACTIVE: usize = 4096;
+
+#[cfg(test)]
+#[path = "../tests/support/dns.rs"]
+mod dns;
+
+#[cfg(test)]
+mod tests {
+    use super::dns::{A, AAAA, NEGATIVE_TTL, NameServer, Reply};
+    use super::*;
+    use proxy_relay::Dialer;
+    use std::time::Instant;
+
+    const HOSTS: &str = "127.0.0.9 Known.example short # comment\n::9 six.localhost\n";
+
+    fn service(servers: &[SocketAddr], timeout: u64, resolv_conf: &str) -> NameService {
+        let mut hosts = Hosts::default();
+        hosts.read_hosts_conf(HOSTS.as_bytes()).expect("hosts");
+        let config = config::Resolver {
+            servers: servers.to_vec(),
+            timeout: Duration::from_millis(timeout),
+        };
+        let (system, options) =
+            system_conf::parse_resolv_conf(format!("{resolv_conf}\nnameserver 127.0.0.1"))
+                .expect("resolv.conf");
+        NameService::new(&config, hosts, system, options)
+    }
+
+    async fn ask(
+        service: &NameService,
+        name: &str,
+        family: Family,
+    ) -> Result<(Vec<String>, u64), ConnectErrorKind> {
+        let resolver = service.resolver().expect("a resolver");
+        let resolved = resolver.resolve(name, family).await?;
+        let shown = resolved.addresses.iter().map(IpAddr::to_string).collect();
+        Ok((shown, resolved.ttl.as_secs()))
+    }
+
+    fn has(texts: &[&str], ttl: u32) -> Reply {
+        let ips = texts.iter().map(|text| text.parse().expect("an address"));
+        Reply::Has(ips.collect(), ttl)
+    }
+
+    fn answer(texts: &[&str], ttl: u32) -> Result<(Vec<String>, u64), ConnectErrorKind> {
+        let shown = texts.iter().map(|text| (*text).to_owned()).collect();
+        Ok((shown, ttl.into()))
+    }
+
+    #[tokio::test]
+    async fn addresses_and_their_time() {
+        let server = NameServer::start();
+        server
+            .says("a.example", A, has(&["192.0.2.1", "192.0.2.2"], 300))
+            .says("a.example", AAAA, has(&["2001:db8::1"], 0))
+            .says("four.example", A, has(&["192.0.2.4"], 30))
+            .says("alias.example", A, Reply::Alias("a.example", 20))
+            .says("far.example", A, Reply::Alias("four.example", 600));
+        let service = service(&[server.address], 5000, "");
+        for (name, family, expected) in [
+            (
+                "a.example",
+                Family::V4,
+                answer(&["192.0.2.1", "192.0.2.2"], 300),
+            ),
+            ("a.example", Family::V6, answer(&["2001:db8::1"], 0)),
+            (
+                "a.example.",
+                Family::V4,
+                answer(&["192.0.2.1", "192.0.2.2"], 300),
+            ),
+            ("four.example", Family::V6, answer(&[], NEGATIVE_TTL)),
+            // The shortest of the chain counts.
+            (
+                "alias.example",
+                Family::V4,
+                answer(&["192.0.2.1", "192.0.2.2"], 20),
+            ),
+            ("far.example", Family::V4, answer(&["192.0.2.4"], 30)),
+            (
+                "none.example",
+                Family::V4,
+                Err(ConnectErrorKind::NameNotFound),
+            ),
+        ] {
+            assert_eq!(ask(&service, name, family).await, expected, "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_alias_that_comes_alone_is_followed() {
+        let server = NameServer::start();
+        server
+            .says("one.example", A, Reply::Alias("two.example", 60))
+            .says("two.example", A, Reply::Alias("three.example", 9))
+            .says("three.example", A, has(&["192.0.2.3"], 60));
+        let service = service(&[server.address], 5000, "");
+        let expected = answer(&["192.0.2.3"], 9);
+        assert_eq!(ask(&service, "one.example", Family::V4).await, expected);
+    }
+
+    #[tokio::test]
+    async fn a_long_answer_is_fetched_by_tcp() {
+        let server = NameServer::start();
+        let ips: Vec<IpAddr> = (1..=100).map(|n| [192, 0, 2, n].into()).collect();
+        server.says("long.example", A, Reply::TooLong(ips, 60));
+        let service = service(&[server.address], 5000, "");
+        let (addresses, _) = ask(&service, "long.example", Family::V4)
+            .await
+            .expect("an answer");
+        assert_eq!(addresses.len(), 100);
+        assert_eq!(server.total(), (2, 1));
+    }
+
+    #[tokio::test]
+    async fn p37_a_server_that_fails_or_is_silent_hands_over_to_the_next() {
+        for bad in [Reply::Fails, Reply::Silent] {
+            let (first, second) = (NameServer::start(), NameServer::start());
+            first.says("a.example", A, bad.clone());
+            second.says("a.example", A, has(&["192.0.2.1"], 60));
+            let service = service(&[first.address, second.address], 400, "");
+            let resolver = service.resolver().expect("a resolver");
+            for _ in 0..3 {
+                let found = resolver.resolve("a.example", Family::V4).await;
+                assert_eq!(found.expect("an answer").addresses.len(), 1, "{bad:?}");
+            }
+            // From then on the second is asked first.
+            assert_eq!(second.count("a.example", A), 3);
+            assert_eq!(first.count("a.example", A), 1, "{bad:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_the_first_server_does_not_know_is_not_asked_of_the_next() {
+        let (first, second) = (NameServer::start(), NameServer::start());
+        second.says("a.example", A, has(&["192.0.2.1"], 60));
+        let service = service(&[first.address, second.address], 5000, "");
+        let unknown = Err(ConnectErrorKind::NameNotFound);
+        assert_eq!(ask(&service, "a.example", Family::V4).await, unknown);
+        assert_eq!((first.total().0, second.total().0), (1, 0));
+    }
+
+    #[tokio::test]
+    async fn p37_failure_and_silence_are_told_in_time() {
+        let server = NameServer::start();
+        server
+            .says("bad.example", A, Reply::Fails)
+            .says("mute.example", A, Reply::Silent);
+        let service = service(&[server.address], 300, "");
+        let unavailable = Err(ConnectErrorKind::NameUnavailable);
+        for name in ["bad.example", "mute.example"] {
+            let start = Instant::now();
+            assert_eq!(ask(&service, name, Family::V4).await, unavailable, "{name}");
+            assert!(start.elapsed() < Duration::from_secs(2), "{name}");
+        }
+        // Nobody there at all, and nobody known.
+        let closed = std::net::UdpSocket::bind("127.0.0.1:0").expect("bind");
+        let address = closed.local_addr().expect("address");
+        drop(closed);
+        let gone = self::service(&[address], 300, "");
+        assert_eq!(ask(&gone, "a.example", Family::V4).await, unavailable);
+        let mut none = service;
+        none.servers.clear();
+        assert_eq!(ask(&none, "a.example", Family::V4).await, unavailable);
+    }
+
+    #[tokio::test]
+    async fn the_hosts_file_comes_first_and_is_the_last_word() {
+        let server = NameServer::start();
+        server
+            .says("known.example", A, has(&["192.0.2.1"], 60))
+            .says("known.example", AAAA, has(&["2001:db8::1"], 60));
+        let service = service(&[server.address], 5000, "search corp.example");
+        for (name, family, expected) in [
+            ("known.example", Family::V4, &["127.0.0.9"][..]),
+            ("known.example", Family::V6, &[]),
+            ("known.example.", Family::V4, &["127.0.0.9"]),
+            ("short", Family::V4, &["127.0.0.9"]),
+            // RFC 6761 section 6.3, unless the file says otherwise.
+            ("localhost", Family::V4, &["127.0.0.1"]),
+            ("localhost.", Family::V6, &["::1"]),
+            ("app.localhost", Family::V6, &["::1"]),
+            ("six.localhost", Family::V6, &["::9"]),
+            ("six.localhost", Family::V4, &[]),
+        ] {
+            let (addresses, _) = ask(&service, name, family).await.expect(name);
+            assert_eq!(addresses, expected, "{name}");
+        }
+        assert_eq!(server.total().0, 0, "questions");
+    }
+
+    #[tokio::test]
+    async fn the_search_list_is_that_of_resolv_conf() {
+        let server = NameServer::start();
+        server
+            .says("db.two.example", A, has(&["192.0.2.2"], 60))
+            .says("x.db.one.example", A, has(&["192.0.2.1"], 60))
+            .says("db.one.example", AAAA, has(&["2001:db8::1"], 60))
+            .says("mail", A, has(&["192.0.2.3"], 60));
+        let service = service(&[server.address], 5000, "search one.example two.example");
+        for (name, expected) in [
+            // A name that is there ends the search, whatever it has.
+            ("db", answer(&[], NEGATIVE_TTL)),
+            ("mail", answer(&["192.0.2.3"], 60)),
+            ("x.db", answer(&["192.0.2.1"], 60)),
+            ("db.", Err(ConnectErrorKind::NameNotFound)),
+        ] {
+            assert_eq!(ask(&service, name, Family::V4).await, expected, "{name}");
+        }
+        // Dots make a name likely to be complete; without any it is the last resort.
+        let order = |name: &str| -> Vec<String> {
+            let name = Name::from_ascii(name).expect("a name");
+            let candidates = service.candidates(&name);
+            candidates.iter().map(Name::to_ascii).collect()
+        };
+        assert_eq!(
+            order("x.y"),
+            ["x.y.", "x.y.one.example.", "x.y.two.example."]
+        );
+        assert_eq!(order("x"), ["x.one.example.", "x.two.example.", "x."]);
+        assert_eq!(order("x."), ["x."]);
+    }
+
+    #[tokio::test]
+    async fn p37_equal_questions_are_one_packet_each() {
+        let server = NameServer::start();
+        server.says("localtest.example", A, has(&["127.0.0.1"], 60));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("bind");
+        let port = listener.local_addr().expect("address").port();
+        let mut dialer = Dialer::default();
+        let service = service(&[server.address], 5000, "");
+        dialer.resolver(service.resolver().expect("a resolver"));
+        let dials = (0..20).map(|_| {
+            let dialer = dialer.clone();
+            tokio::spawn(async move {
+                let name = format!("localtest.example:{port}");
+                let target = proxy_core::Target::parse(&name, None).expect("a target");
+                dialer.dial(target).await.map(drop)
+            })
+        });
+        for dialled in dials.collect::<Vec<_>>() {
+            dialled.await.expect("no panic").expect("connects");
+        }
+        assert_eq!(server.count("localtest.example", A), 1);
+        assert_eq!(server.count("localtest.example", AAAA), 1);
+    }
+}
