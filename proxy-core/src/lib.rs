@@ -33,7 +33,7 @@
 //! }
 //! ```
 //!
-//! Main types: [`Gateway`], [`Ask`], [`Target`], [`Denial`], [`ConnectError`],
+//! Main types: [`Gateway`], [`Authenticator`], [`Bans`], [`Ask`], [`Target`], [`Denial`], [`ConnectError`],
 //! [`Report`] and [`End`], [`Status`], [`Handshake`], [`HeadLimits`],
 //! [`Timeouts`], [`Stop`], [`FreeList`].
 //!
@@ -42,6 +42,8 @@
 
 #![forbid(unsafe_code)]
 
+mod authenticator;
+mod bans;
 mod connect;
 mod gateway;
 mod handshake;
@@ -52,6 +54,8 @@ mod status;
 mod stop;
 mod target;
 
+pub use authenticator::Authenticator;
+pub use bans::{Bans, ClientNet};
 pub use connect::{ConnectError, ConnectErrorKind, Side};
 pub use gateway::{Ask, Connected, Credentials, Denial, Gateway, HttpParent, Operation, Peer};
 pub use handshake::{Handshake, Step};
