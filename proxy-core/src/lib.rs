@@ -33,7 +33,7 @@
 //! }
 //! ```
 //!
-//! Main types: [`Gateway`], [`Ask`], [`Target`], [`Denial`], [`ConnectError`],
+//! Main types: [`Gateway`], [`Authenticator`], [`Bans`], [`Ask`], [`Target`], [`Denial`], [`ConnectError`],
 //! [`Report`] and [`End`], [`Status`], [`Handshake`], [`HeadLimits`],
 //! [`Timeouts`], [`Stop`], [`FreeList`]; for access lists [`Names`], [`Networks`]
 //! and [`Special`].
@@ -44,6 +44,8 @@
 #![forbid(unsafe_code)]
 
 mod acl;
+mod authenticator;
+mod bans;
 mod connect;
 mod gateway;
 mod handshake;
@@ -57,6 +59,8 @@ mod stop;
 mod target;
 
 pub use acl::{NameHits, NamePattern, NamePatternError, Names, NetworkHits, Networks};
+pub use authenticator::Authenticator;
+pub use bans::{Bans, ClientNet};
 pub use connect::{ConnectError, ConnectErrorKind, Side};
 pub use gateway::{Ask, Connected, Credentials, Denial, Gateway, HttpParent, Operation, Peer};
 pub use handshake::{Handshake, Step};
