@@ -95,6 +95,7 @@ mod tests {
         let user = |name: &str, password: &str| User {
             name: name.to_owned(),
             password: password.to_owned(),
+            source: None,
         };
         let long = "p".repeat(255);
         Users::new(&[

@@ -67,20 +67,16 @@ impl Outside {
     }
 
     async fn dial(&self, target: Target<'_>) -> Result<TcpStream, ConnectError> {
-        let stream = match self.dialer.dial(target).await {
-            Err(error) if error.kind == ConnectErrorKind::Exhausted && self.clear() => {
-                self.dialer.dial(target).await?
-            }
-            dialled => dialled?,
+        let judge = |address| match self.own.lead_from(address) {
+            true => Err(ConnectError::origin(ConnectErrorKind::Loop)),
+            false => Ok(None),
         };
-        if self.own.has_port(target.port)
-            && self
-                .own
-                .reached_by(stream.local_addr()?, stream.peer_addr()?)
-        {
-            return Err(ConnectError::origin(ConnectErrorKind::Loop));
+        match self.dialer.dial_judged(target, judge).await {
+            Err(error) if error.kind == ConnectErrorKind::Exhausted && self.clear() => {
+                self.dialer.dial_judged(target, judge).await
+            }
+            dialled => dialled,
         }
-        Ok(stream)
     }
 }
 
@@ -236,6 +232,7 @@ impl Gateway for Proxyd {
             user: who.and_then(|who| who.user.as_deref()),
             service: &self.service,
             upstream,
+            cause: None,
         });
     }
 }
@@ -345,6 +342,7 @@ mod tests {
         let alice = User {
             name: "alice".to_owned(),
             password: "secret".to_owned(),
+            source: None,
         };
         gateway.users = Some(Rc::new(Users::new(&[alice])));
         let shown = |password: &'static str| {
@@ -368,7 +366,7 @@ mod tests {
     /// The upstream column of each line in the log at `path`.
     fn upstreams(path: &Path) -> Vec<String> {
         let text = std::fs::read_to_string(path).expect("a log");
-        let last = |line: &str| line.rsplit(' ').next().map(str::to_owned);
+        let last = |line: &str| line.split(' ').nth(11).map(str::to_owned);
         text.lines().filter_map(last).collect()
     }
 

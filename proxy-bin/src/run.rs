@@ -241,7 +241,7 @@ fn open_log(config: &Config) -> Result<(Option<Writer>, Option<Handle>), Vec<Str
     }
 }
 
-/// An open proxy is served all the same: it may stand behind a firewall.
+/// Whoever switched it on may have forgotten.
 pub(crate) fn warn_of_open_listeners(config: &Config) {
     for listener in config
         .listeners
@@ -249,8 +249,8 @@ pub(crate) fn warn_of_open_listeners(config: &Config) {
         .filter(|listener| listener.is_open())
     {
         tracing::warn!(
-            "{listener} IS AN OPEN PROXY: everybody who can reach this address can use it. Ask for \
-             a user (--user NAME:PASSWORD) or listen on 127.0.0.1"
+            "{listener} IS AN OPEN PROXY, as its setting open says: everybody who can reach this \
+             address can use it"
         );
     }
 }

@@ -83,6 +83,8 @@ impl Config {
 pub(crate) struct User {
     pub(crate) name: String,
     pub(crate) password: String,
+    /// An entry of [`Config::sources`] to connect from.
+    pub(crate) source: Option<u16>,
 }
 
 impl fmt::Debug for User {
