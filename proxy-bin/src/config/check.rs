@@ -13,7 +13,7 @@ use tracing::level_filters::LevelFilter;
 use super::draft::{Draft, UserDraft};
 use super::listener::{ListenerDraft, TlsFiles};
 use super::problem::{Mismatch, Problem, Sourced};
-use super::{Access, Config, Format, Listener, Origin, Protocol, User};
+use super::{Access, Config, Format, Listener, Origin, Parent, Protocol, User, parents};
 
 impl Draft {
     /// Fills in the defaults and judges the whole.
@@ -28,14 +28,14 @@ impl Draft {
         check_users(&self, &mut problems);
         check_doubles(&self.listeners, &mut problems);
         check_access(self.access.as_ref(), &mut problems);
+        let (parents, via) = self.parents.finish(self.via, &mut problems);
         let have_users = !self.users.is_empty();
         let listeners: Vec<Listener> = self
             .listeners
             .into_iter()
-            .filter_map(|draft| listener(draft, have_users, &mut problems))
+            .filter_map(|draft| listener(draft, have_users, &parents, &mut problems))
             .collect();
         let auth = self.auth.finish(&mut problems);
-        let (parents, via) = self.parents.finish(self.via, &mut problems);
         let sources = self.sources.finish(&mut problems);
         let rules = self.rules.finish(&parents, &sources, &mut problems);
         let resolver = self.resolver.finish(&mut problems);
@@ -187,6 +187,7 @@ fn check_access(access: Option<&Sourced<Access>>, problems: &mut Vec<Problem>) {
 fn listener(
     draft: ListenerDraft,
     have_users: bool,
+    parents: &[Parent],
     problems: &mut Vec<Problem>,
 ) -> Option<Listener> {
     let before = problems.len();
@@ -194,6 +195,8 @@ fn listener(
     check_auth(&draft, have_users, problems);
     let protocol = draft.protocol.value;
     let tls = tls(&draft, problems);
+    let via = draft.via.as_ref();
+    let via = via.and_then(|name| parents::resolve(parents, name, "listener.via", problems));
     if problems.len() > before {
         return None;
     }
@@ -206,6 +209,7 @@ fn listener(
         target: draft.target.map(|target| target.value),
         tls,
         auth: protocol != Protocol::Tcp && auth.unwrap_or(have_users),
+        via,
     })
 }
 
@@ -308,7 +312,7 @@ fn tls(draft: &ListenerDraft, problems: &mut Vec<Problem>) -> Option<TlsFiles> {
 
 /// A file that is not there is a mistake in the configuration; one that cannot
 /// be read is a trouble of the moment.
-fn check_file(key: &str, file: &Sourced<PathBuf>, problems: &mut Vec<Problem>) {
+pub(super) fn check_file(key: &str, file: &Sourced<PathBuf>, problems: &mut Vec<Problem>) {
     let found = match file.value.metadata() {
         Err(error) if matches!(error.kind(), ErrorKind::NotADirectory | ErrorKind::NotFound) => {
             "nothing"

@@ -172,6 +172,7 @@ fn listener(table: &Table<'_>) -> Option<ListenerDraft> {
     let cert = path(table, "cert");
     let key = path(table, "key");
     let auth = table.boolean("auth");
+    let via = table.text("via", value::name);
     Some(ListenerDraft {
         origin: table.origin().clone(),
         name,
@@ -181,6 +182,7 @@ fn listener(table: &Table<'_>) -> Option<ListenerDraft> {
         cert,
         key,
         auth,
+        via,
     })
 }
 
@@ -237,8 +239,8 @@ const TOP: [&str; 14] = [
     "workers", "drain", "via", "listener", "user", "auth", "rule", "parent", "group", "source",
     "resolver", "timeouts", "limits", "log",
 ];
-const LISTENER: [&str; 7] = [
-    "protocol", "address", "target", "cert", "key", "auth", "name",
+const LISTENER: [&str; 8] = [
+    "protocol", "address", "target", "cert", "key", "auth", "name", "via",
 ];
 const USER: [&str; 2] = ["name", "password"];
 const TIMEOUTS: [&str; 6] = [

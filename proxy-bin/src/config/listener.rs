@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use proxy_core::TargetBuf;
 
 use super::problem::{Mismatch, Origin, Problem, Sourced, shown};
-use super::{hint, value};
+use super::{Via, hint, value};
 
 /// A listener without contradictions.
 #[derive(Clone, Debug)]
@@ -25,6 +25,8 @@ pub(crate) struct Listener {
     pub(crate) tls: Option<TlsFiles>,
     /// Whether clients must name a user.
     pub(crate) auth: bool,
+    /// The way of what no rule decides about; `None` leaves it to the whole.
+    pub(crate) via: Option<Via>,
 }
 
 impl Listener {
@@ -120,6 +122,7 @@ pub(crate) struct ListenerDraft {
     pub(crate) cert: Option<Sourced<PathBuf>>,
     pub(crate) key: Option<Sourced<PathBuf>>,
     pub(crate) auth: Option<Sourced<bool>>,
+    pub(crate) via: Option<Sourced<String>>,
 }
 
 impl ListenerDraft {
@@ -133,10 +136,11 @@ impl ListenerDraft {
             cert: None,
             key: None,
             auth: None,
+            via: None,
         }
     }
 
-    /// Reads `SCHEME://HOST:PORT[/TARGET][?cert=..&key=..&auth=..&name=..]`,
+    /// Reads `SCHEME://HOST:PORT[/TARGET][?cert=..&key=..&auth=..&name=..&via=..]`,
     /// the value of `--listen`.
     ///
     /// # Errors
@@ -227,12 +231,18 @@ impl ListenerDraft {
             }
             "cert" => self.cert = Some(Sourced::new(text.into(), &origin)),
             "key" => self.key = Some(Sourced::new(text.into(), &origin)),
-            "name" => match value::name(&text) {
-                Ok(name) => self.name = Some(Sourced::new(name, &origin)),
+            "name" | "via" => match value::name(&text) {
+                Ok(name) => {
+                    let field = match key {
+                        "name" => &mut self.name,
+                        _ => &mut self.via,
+                    };
+                    *field = Some(Sourced::new(name, &origin));
+                }
                 Err(mismatch) => wrong(&mismatch, &shown(&text)),
             },
             _ => {
-                let known = ["auth", "cert", "key", "name"];
+                let known = ["auth", "cert", "key", "name", "via"];
                 let hint = super::problem::nearest(key, &known);
                 let instead = hint.unwrap_or("one of these");
                 wrong(
@@ -267,7 +277,7 @@ fn url_hint(text: &str) -> String {
     }
 }
 
-fn percent_decoded(text: &str) -> Option<String> {
+pub(super) fn percent_decoded(text: &str) -> Option<String> {
     let mut bytes = text.bytes();
     let mut decoded = Vec::with_capacity(text.len());
     while let Some(byte) = bytes.next() {
@@ -334,8 +344,8 @@ mod tests {
             ),
             (
                 "https://127.0.0.1:1?crt=a",
-                "--listen https://127.0.0.1:1?crt=a: crt: expected \"auth\", \"cert\", \"key\" or \
-                 \"name\", found an unknown key; write cert instead",
+                "--listen https://127.0.0.1:1?crt=a: crt: expected \"auth\", \"cert\", \"key\", \
+                 \"name\" or \"via\", found an unknown key; write cert instead",
             ),
             (
                 "http://127.0.0.1:1?auth=maybe&name=a%20b",
