@@ -450,9 +450,7 @@ fn read_login(protocol: HopProtocol, text: &str) -> Result<Login, Mismatch> {
                 && login.password.len() <= LONGEST_BASIC
         }
         HopProtocol::Socks4a => !text.contains(':') && login.user.len() <= 255,
-        HopProtocol::Socks5 => {
-            (1..=255).contains(&login.user.len()) && login.password.len() <= 255
-        }
+        HopProtocol::Socks5 => (1..=255).contains(&login.user.len()) && login.password.len() <= 255,
     };
     let control = |text: &str| text.chars().any(char::is_control);
     match fits && !control(&login.user) && !control(&login.password) {
@@ -530,12 +528,32 @@ mod tests {
     #[test]
     fn the_forms_of_a_hop() {
         for (url, protocol, target) in [
-            ("http://paris.example:8080", HopProtocol::Http, "paris.example:8080"),
-            ("http://paris.example/", HopProtocol::Http, "paris.example:3128"),
-            ("HTTPS://paris.example", HopProtocol::Https, "paris.example:443"),
+            (
+                "http://paris.example:8080",
+                HopProtocol::Http,
+                "paris.example:8080",
+            ),
+            (
+                "http://paris.example/",
+                HopProtocol::Http,
+                "paris.example:3128",
+            ),
+            (
+                "HTTPS://paris.example",
+                HopProtocol::Https,
+                "paris.example:443",
+            ),
             ("socks4://192.0.2.1", HopProtocol::Socks4a, "192.0.2.1:1080"),
-            ("socks4a://paris.example:1", HopProtocol::Socks4a, "paris.example:1"),
-            ("socks5://[2001:db8::1]", HopProtocol::Socks5, "[2001:db8::1]:1080"),
+            (
+                "socks4a://paris.example:1",
+                HopProtocol::Socks4a,
+                "paris.example:1",
+            ),
+            (
+                "socks5://[2001:db8::1]",
+                HopProtocol::Socks5,
+                "[2001:db8::1]:1080",
+            ),
             ("socks5h://[::1]:9", HopProtocol::Socks5, "[::1]:9"),
         ] {
             let hop = read(url);
