@@ -14,12 +14,14 @@ mod listen;
 mod log;
 mod nofile;
 mod own;
+mod parents;
 mod plan;
 mod run;
 mod service;
 mod signal;
 mod sniff;
 mod throttle;
+mod upstream;
 mod worker;
 
 use std::fmt::Display;
@@ -40,8 +42,10 @@ fn main() -> ExitCode {
         Err(problems) => return fail(MISTAKE, "", &problems),
     };
     start_diagnostics(config.level);
-    let acceptors = match certificates::load(&config) {
-        Ok(acceptors) => acceptors,
+    let loaded =
+        certificates::load(&config).and_then(|acceptors| Ok((acceptors, parents::load(&config)?)));
+    let (acceptors, ways) = match loaded {
+        Ok(loaded) => loaded,
         Err(Unloaded::Failures(failures)) => return fail(FAILURE, "proxyd: ", &failures),
         Err(Unloaded::Mistakes(problems)) => return fail(MISTAKE, "", &problems),
     };
@@ -52,7 +56,7 @@ fn main() -> ExitCode {
             let _ = writeln!(io::stdout(), "OK: {}", config.summary());
             Ok(())
         }
-        None => run::run(config, acceptors),
+        None => run::run(config, acceptors, ways),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -16,6 +16,7 @@ use crate::gate::Limit;
 use crate::log::{Handle, Writer};
 use crate::nofile;
 use crate::own::OwnAddresses;
+use crate::parents::Ways;
 use crate::plan::Plan;
 use crate::signal::Signal;
 use crate::worker::{self, Phase, Shared};
@@ -28,7 +29,11 @@ use crate::worker::{self, Phase, Shared};
 ///
 /// # Errors
 /// A line for each thing that could not be started.
-pub(crate) fn run(config: Config, acceptors: Vec<Option<Acceptor>>) -> Result<(), Vec<String>> {
+pub(crate) fn run(
+    config: Config,
+    acceptors: Vec<Option<Acceptor>>,
+    ways: Ways,
+) -> Result<(), Vec<String>> {
     let descriptors = nofile::raise();
     let plan = Plan::new(&config, acceptors)?;
     let (writer, log) = open_log(&config)?;
@@ -48,6 +53,7 @@ pub(crate) fn run(config: Config, acceptors: Vec<Option<Acceptor>>) -> Result<()
     let shared = Shared {
         own: OwnAddresses::new(plan.places.iter().map(|place| place.address)),
         places: plan.places.into(),
+        ways,
         limit: config.connections.map(|most| Arc::new(Limit::new(most))),
         idle: idle_connections(descriptors, config.workers),
         stop: Stop::new(),

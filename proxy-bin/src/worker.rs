@@ -21,6 +21,7 @@ use crate::gate::{Gate, Limit};
 use crate::gateway::{Outside, Proxyd};
 use crate::log::{self, AccessLog};
 use crate::own::OwnAddresses;
+use crate::parents::{Parents, Ways};
 use crate::plan::Place;
 use crate::service::Service;
 
@@ -30,6 +31,7 @@ pub(crate) struct Shared {
     pub(crate) config: Arc<Config>,
     pub(crate) places: Arc<[Place]>,
     pub(crate) own: OwnAddresses,
+    pub(crate) ways: Ways,
     pub(crate) limit: Option<Arc<Limit>>,
     /// Idle origin connections that each worker may keep.
     pub(crate) idle: usize,
@@ -82,7 +84,9 @@ async fn serve(
         None => AccessLog::off(),
     };
     let dialer = Dialer::new(&shared.config.timeouts);
-    let outside = Rc::new(Outside::new(dialer, shared.idle, shared.own.clone(), log));
+    let parents = Parents::new(shared.ways.clone(), &shared.config.timeouts);
+    let outside = Outside::new(dialer, parents, shared.idle, shared.own.clone(), log);
+    let outside = Rc::new(outside);
     let gate = Rc::new(Gate::new(shared.limit.clone()));
     let accepting = accept_all(&shared, sockets, &gate, &outside)?;
     spawn_local(keep_house(Rc::clone(&outside)));
@@ -136,7 +140,8 @@ fn accept_all(
         } = place;
         let users = listener.auth.then(|| Rc::clone(&users));
         let name = listener.service(address.port());
-        let gateway = Rc::new(Proxyd::new(name, users, Rc::clone(outside)));
+        let via = listener.via.unwrap_or(shared.config.via);
+        let gateway = Rc::new(Proxyd::new(name, users, via, Rc::clone(outside)));
         let busy = Rc::new(gateway.busy());
         let serve = |gateway, config| {
             Service::new(

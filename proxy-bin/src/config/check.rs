@@ -13,7 +13,7 @@ use tracing::level_filters::LevelFilter;
 use super::draft::{Draft, UserDraft};
 use super::listener::{ListenerDraft, TlsFiles};
 use super::problem::{Mismatch, Problem, Sourced, nearest, shown};
-use super::{Access, Config, Format, Listener, Origin, Protocol, Source, User};
+use super::{Access, Config, Format, Listener, Origin, Parent, Protocol, Source, User, parents};
 
 impl Draft {
     /// Fills in the defaults and judges the whole.
@@ -28,12 +28,13 @@ impl Draft {
         check_users(&self, &mut problems);
         check_doubles(&self.listeners, &mut problems);
         check_access(self.access.as_ref(), &mut problems);
+        let (parents, via) = self.parents.finish(self.via, &mut problems);
         let sources = self.sources.finish(&mut problems);
         let have_users = !self.users.is_empty();
         let listeners: Vec<Listener> = self
             .listeners
             .into_iter()
-            .filter_map(|draft| listener(draft, have_users, &sources, &mut problems))
+            .filter_map(|draft| listener(draft, have_users, &parents, &sources, &mut problems))
             .collect();
         let users = self
             .users
@@ -41,7 +42,6 @@ impl Draft {
             .map(|draft| user(draft, &sources, &mut problems))
             .collect();
         let auth = self.auth.finish(&mut problems);
-        let (parents, via) = self.parents.finish(self.via, &mut problems);
         let rules = self.rules.finish(&parents, &sources, &mut problems);
         let resolver = self.resolver.finish(&mut problems);
         if !problems.is_empty() {
@@ -214,6 +214,7 @@ fn check_access(access: Option<&Sourced<Access>>, problems: &mut Vec<Problem>) {
 fn listener(
     draft: ListenerDraft,
     have_users: bool,
+    parents: &[Parent],
     sources: &[Source],
     problems: &mut Vec<Problem>,
 ) -> Option<Listener> {
@@ -225,6 +226,8 @@ fn listener(
     let auth = protocol != Protocol::Tcp && auth.unwrap_or(have_users);
     check_open(&draft, auth, problems);
     let tls = tls(&draft, problems);
+    let via = draft.via.as_ref();
+    let via = via.and_then(|name| parents::resolve(parents, name, "listener.via", problems));
     let source = source("listener.source", draft.source.as_ref(), sources, problems);
     if problems.len() > before {
         return None;
@@ -242,6 +245,7 @@ fn listener(
             .map(|clients| clients.into_iter().map(|network| network.value).collect()),
         trust_loopback: draft.trust_loopback.is_none_or(|trust| trust.value),
         source,
+        via,
     })
 }
 
@@ -373,7 +377,7 @@ fn tls(draft: &ListenerDraft, problems: &mut Vec<Problem>) -> Option<TlsFiles> {
 
 /// A file that is not there is a mistake in the configuration; one that cannot
 /// be read is a trouble of the moment.
-fn check_file(key: &str, file: &Sourced<PathBuf>, problems: &mut Vec<Problem>) {
+pub(super) fn check_file(key: &str, file: &Sourced<PathBuf>, problems: &mut Vec<Problem>) {
     let found = match file.value.metadata() {
         Err(error) if matches!(error.kind(), ErrorKind::NotADirectory | ErrorKind::NotFound) => {
             "nothing"

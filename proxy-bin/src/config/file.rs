@@ -176,6 +176,7 @@ fn listener(table: &Table<'_>) -> Option<ListenerDraft> {
     let open = table.boolean("open");
     let trust_loopback = table.boolean("trust_loopback");
     let source = table.text("source", value::name);
+    let via = table.text("via", value::name);
     Some(ListenerDraft {
         origin: table.origin().clone(),
         name,
@@ -189,6 +190,7 @@ fn listener(table: &Table<'_>) -> Option<ListenerDraft> {
         open,
         trust_loopback,
         source,
+        via,
     })
 }
 
@@ -247,7 +249,7 @@ const TOP: [&str; 14] = [
     "workers", "drain", "via", "listener", "user", "auth", "rule", "parent", "group", "source",
     "resolver", "timeouts", "limits", "log",
 ];
-const LISTENER: [&str; 11] = [
+const LISTENER: [&str; 12] = [
     "protocol",
     "address",
     "target",
@@ -259,6 +261,7 @@ const LISTENER: [&str; 11] = [
     "trust_loopback",
     "source",
     "name",
+    "via",
 ];
 const USER: [&str; 3] = ["name", "password", "source"];
 const TIMEOUTS: [&str; 6] = [

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use proxy_core::{Network, TargetBuf};
 
 use super::problem::{Mismatch, Origin, Problem, Sourced, shown};
-use super::{hint, value};
+use super::{Via, hint, value};
 
 /// A listener without contradictions.
 #[derive(Clone, Debug)]
@@ -31,6 +31,8 @@ pub(crate) struct Listener {
     pub(crate) trust_loopback: bool,
     /// An entry of [`Config::sources`](super::Config) to connect from.
     pub(crate) source: Option<u16>,
+    /// The way of what no rule decides about; `None` leaves it to the whole.
+    pub(crate) via: Option<Via>,
 }
 
 impl Listener {
@@ -133,6 +135,7 @@ pub(crate) struct ListenerDraft {
     pub(crate) open: Option<Sourced<bool>>,
     pub(crate) trust_loopback: Option<Sourced<bool>>,
     pub(crate) source: Option<Sourced<String>>,
+    pub(crate) via: Option<Sourced<String>>,
 }
 
 impl ListenerDraft {
@@ -150,10 +153,11 @@ impl ListenerDraft {
             open: None,
             trust_loopback: None,
             source: None,
+            via: None,
         }
     }
 
-    /// Reads `SCHEME://HOST:PORT[/TARGET][?cert=..&key=..&auth=..&name=..]`,
+    /// Reads `SCHEME://HOST:PORT[/TARGET][?cert=..&key=..&auth=..&name=..&via=..]`,
     /// the value of `--listen`.
     ///
     /// # Errors
@@ -257,9 +261,15 @@ impl ListenerDraft {
             }
             "cert" => self.cert = Some(Sourced::new(text.into(), &origin)),
             "key" => self.key = Some(Sourced::new(text.into(), &origin)),
-            "name" | "source" => match value::name(&text) {
-                Ok(name) if key == "name" => self.name = Some(Sourced::new(name, &origin)),
-                Ok(source) => self.source = Some(Sourced::new(source, &origin)),
+            "name" | "source" | "via" => match value::name(&text) {
+                Ok(name) => {
+                    let field = match key {
+                        "name" => &mut self.name,
+                        "source" => &mut self.source,
+                        _ => &mut self.via,
+                    };
+                    *field = Some(Sourced::new(name, &origin));
+                }
                 Err(mismatch) => wrong(&mismatch, &shown(&text)),
             },
             _ => {
@@ -272,6 +282,7 @@ impl ListenerDraft {
                     "open",
                     "source",
                     "trust_loopback",
+                    "via",
                 ];
                 let hint = super::problem::nearest(key, &known);
                 let instead = hint.unwrap_or("one of these");
@@ -318,7 +329,7 @@ fn url_hint(text: &str) -> String {
     }
 }
 
-fn percent_decoded(text: &str) -> Option<String> {
+pub(super) fn percent_decoded(text: &str) -> Option<String> {
     let mut bytes = text.bytes();
     let mut decoded = Vec::with_capacity(text.len());
     while let Some(byte) = bytes.next() {
@@ -386,7 +397,8 @@ mod tests {
             (
                 "https://127.0.0.1:1?crt=a",
                 "--listen https://127.0.0.1:1?crt=a: crt: expected \"auth\", \"cert\", \"clients\", \
-                 \"key\", \"name\", \"open\", \"source\" or \"trust_loopback\", found an unknown key; write cert instead",
+                 \"key\", \"name\", \"open\", \"source\", \"trust_loopback\" or \"via\", found an \
+                 unknown key; write cert instead",
             ),
             (
                 "http://127.0.0.1:1?auth=maybe&name=a%20b",
