@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use proxy_core::{
     Ask, ConnectError, ConnectErrorKind, Connected, Credentials, Denial, Gateway, Host, Operation,
@@ -11,9 +12,9 @@ use proxy_core::{
 use proxy_relay::{Dialer, Pool};
 use tokio::net::TcpStream;
 
-use crate::auth::Users;
 use crate::log::{AccessLog, Entry};
 use crate::own::OwnAddresses;
+use crate::users::{Door, Login};
 
 /// What all listeners of a worker share.
 #[derive(Debug)]
@@ -103,14 +104,14 @@ impl Idle {
 pub(crate) struct Proxyd {
     service: String,
     /// Who must be named; `None` asks nobody.
-    users: Option<Rc<Users>>,
+    users: Option<Arc<Door>>,
     /// Everybody is told that the proxy is at its limit.
     busy: bool,
     outside: Rc<Outside>,
 }
 
 impl Proxyd {
-    pub(crate) fn new(service: String, users: Option<Rc<Users>>, outside: Rc<Outside>) -> Self {
+    pub(crate) fn new(service: String, users: Option<Arc<Door>>, outside: Rc<Outside>) -> Self {
         Self {
             service,
             users,
@@ -129,14 +130,23 @@ impl Proxyd {
         }
     }
 
-    fn identify(&self, who: Option<Credentials<'_>>) -> Result<Option<Rc<str>>, Denial> {
+    async fn identify(
+        &self,
+        peer: &Peer,
+        who: Option<Credentials<'_>>,
+    ) -> Result<Option<Login>, Denial> {
         match &self.users {
             _ if self.busy => Err(Denial::Busy),
             None => Ok(None),
-            Some(users) => match who.and_then(|who| users.check(who)) {
-                Some(name) => Ok(Some(name)),
-                None => Err(Denial::Challenge),
-            },
+            Some(door) => door.check(peer.remote.ip(), who).await.map(Some),
+        }
+    }
+
+    /// Whether nobody has to be named, or who was named still is a user.
+    fn knows(&self, client: &Client) -> bool {
+        match (&self.users, &client.user) {
+            (Some(door), Some(login)) => door.still_valid(login),
+            (users, _) => users.is_none(),
         }
     }
 
@@ -153,7 +163,7 @@ impl Proxyd {
 /// A client connection's user, and where its requests go.
 #[derive(Debug)]
 pub(crate) struct Client {
-    user: Option<Rc<str>>,
+    user: Option<Login>,
     /// Where its last request went.
     upstream: Cell<Option<SocketAddr>>,
 }
@@ -181,15 +191,22 @@ impl Gateway for Proxyd {
     type Session = Session;
     type Upstream = TcpStream;
 
-    async fn authenticate(&self, _: &Peer, who: Option<Credentials<'_>>) -> Result<Client, Denial> {
-        let user = self.identify(who)?;
+    async fn authenticate(
+        &self,
+        peer: &Peer,
+        who: Option<Credentials<'_>>,
+    ) -> Result<Client, Denial> {
+        let user = self.identify(peer, who).await?;
         Ok(Client {
             user,
             upstream: Cell::new(None),
         })
     }
 
-    async fn authorize(&self, _: &Client, ask: &Ask<'_>) -> Result<Session, Denial> {
+    async fn authorize(&self, who: &Client, ask: &Ask<'_>) -> Result<Session, Denial> {
+        if !self.knows(who) {
+            return Err(Denial::Challenge);
+        }
         Ok(Session {
             reuse: matches!(ask.operation, Operation::Request { .. }),
             route: Route::Kept,
@@ -233,7 +250,7 @@ impl Gateway for Proxyd {
         };
         self.outside.log.write(&Entry {
             report,
-            user: who.and_then(|who| who.user.as_deref()),
+            user: who.and_then(|who| who.user.as_ref()).map(Login::name),
             service: &self.service,
             upstream,
         });
@@ -243,8 +260,9 @@ impl Gateway for Proxyd {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Format, User};
+    use crate::config::{Auth, Format, User};
     use crate::log::Writer;
+    use crate::users::Table;
     use proxy_core::End;
     use std::path::Path;
     use std::time::Duration;
@@ -346,7 +364,8 @@ mod tests {
             name: "alice".to_owned(),
             password: "secret".to_owned(),
         };
-        gateway.users = Some(Rc::new(Users::new(&[alice])));
+        let door = Door::new(Table::of(&[alice]), &Auth::default(), 0);
+        gateway.users = Some(Arc::new(door.expect("a door")));
         let shown = |password: &'static str| {
             Some(Credentials {
                 user: b"alice",
@@ -361,7 +380,8 @@ mod tests {
             (&busy, shown("secret"), Err(Denial::Busy)),
         ] {
             let client = gateway.authenticate(&world.peer, who).await;
-            assert_eq!(client.map(|client| client.user), answer);
+            let name = |client: Client| client.user.map(|user| user.name().to_owned());
+            assert_eq!(client.map(name), answer);
         }
     }
 

@@ -15,7 +15,6 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
 use crate::accept::Acceptor;
-use crate::auth::Users;
 use crate::config::Config;
 use crate::gate::{Gate, Limit};
 use crate::gateway::{Outside, Proxyd};
@@ -23,6 +22,7 @@ use crate::log::{self, AccessLog};
 use crate::own::OwnAddresses;
 use crate::plan::Place;
 use crate::service::Service;
+use crate::users::Door;
 
 /// What all workers share; read only, or counters off the path of requests.
 #[derive(Clone, Debug)]
@@ -30,6 +30,8 @@ pub(crate) struct Shared {
     pub(crate) config: Arc<Config>,
     pub(crate) places: Arc<[Place]>,
     pub(crate) own: OwnAddresses,
+    /// Where users show who they are, if a listener asks.
+    pub(crate) door: Option<Arc<Door>>,
     pub(crate) limit: Option<Arc<Limit>>,
     /// Idle origin connections that each worker may keep.
     pub(crate) idle: usize,
@@ -126,7 +128,6 @@ fn accept_all(
     gate: &Rc<Gate>,
     outside: &Rc<Outside>,
 ) -> io::Result<Vec<JoinHandle<()>>> {
-    let users = Rc::new(Users::new(&shared.config.users));
     let hasty = hasty(&shared.config);
     let accept = |(place, socket): (&Place, TcpListener)| {
         let Place {
@@ -134,7 +135,7 @@ fn accept_all(
             address,
             tls,
         } = place;
-        let users = listener.auth.then(|| Rc::clone(&users));
+        let users = shared.door.clone().filter(|_| listener.auth);
         let name = listener.service(address.port());
         let gateway = Rc::new(Proxyd::new(name, users, Rc::clone(outside)));
         let busy = Rc::new(gateway.busy());
