@@ -6,6 +6,7 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, Config, Draft, Format, LEVELS, Origin, Problem, Sourced};
+use crate::users::Passwd;
 
 /// A forward proxy: HTTP, CONNECT, SOCKS4/4a/5, TLS and port relays.
 #[derive(Debug, Parser)]
@@ -18,10 +19,12 @@ pub(crate) struct Cli {
 }
 
 /// What to do instead of serving.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
+#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub(crate) enum Command {
     /// Check options and configuration file, start nothing.
     Check,
+    /// Make a line of a users file out of a password.
+    Passwd(Passwd),
 }
 
 #[derive(Args, Debug)]

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use proxy_core::{
     Ask, ConnectError, ConnectErrorKind, Connected, Credentials, Denial, Gateway, Operation, Peer,
@@ -11,12 +12,12 @@ use proxy_core::{
 use proxy_relay::{Dialer, Pool};
 use tokio::net::TcpStream;
 
-use crate::auth::Users;
 use crate::config::Via;
 use crate::log::{AccessLog, Entry};
 use crate::own::OwnAddresses;
 use crate::parents::{Parents, Turn};
 use crate::upstream::{Lane, PoolKey, Upstream};
+use crate::users::{Door, Login};
 
 /// What all listeners of a worker share.
 #[derive(Debug)]
@@ -123,7 +124,7 @@ impl Idle {
 pub(crate) struct Proxyd {
     service: String,
     /// Who must be named; `None` asks nobody.
-    users: Option<Rc<Users>>,
+    users: Option<Arc<Door>>,
     /// Everybody is told that the proxy is at its limit.
     busy: bool,
     via: Via,
@@ -133,7 +134,7 @@ pub(crate) struct Proxyd {
 impl Proxyd {
     pub(crate) fn new(
         service: String,
-        users: Option<Rc<Users>>,
+        users: Option<Arc<Door>>,
         via: Via,
         outside: Rc<Outside>,
     ) -> Self {
@@ -157,14 +158,23 @@ impl Proxyd {
         }
     }
 
-    fn identify(&self, who: Option<Credentials<'_>>) -> Result<Option<Rc<str>>, Denial> {
+    async fn identify(
+        &self,
+        peer: &Peer,
+        who: Option<Credentials<'_>>,
+    ) -> Result<Option<Login>, Denial> {
         match &self.users {
             _ if self.busy => Err(Denial::Busy),
             None => Ok(None),
-            Some(users) => match who.and_then(|who| users.check(who)) {
-                Some(name) => Ok(Some(name)),
-                None => Err(Denial::Challenge),
-            },
+            Some(door) => door.check(peer.remote.ip(), who).await.map(Some),
+        }
+    }
+
+    /// Whether nobody has to be named, or who was named still is a user.
+    fn knows(&self, client: &Client) -> bool {
+        match (&self.users, &client.user) {
+            (Some(door), Some(login)) => door.still_valid(login),
+            (users, _) => users.is_none(),
         }
     }
 
@@ -199,7 +209,7 @@ impl Proxyd {
 /// A client connection's user, and where its requests go.
 #[derive(Debug)]
 pub(crate) struct Client {
-    user: Option<Rc<str>>,
+    user: Option<Login>,
     /// Where its last request went.
     upstream: Cell<Option<SocketAddr>>,
 }
@@ -229,15 +239,22 @@ impl Gateway for Proxyd {
     type Session = Session;
     type Upstream = Upstream;
 
-    async fn authenticate(&self, _: &Peer, who: Option<Credentials<'_>>) -> Result<Client, Denial> {
-        let user = self.identify(who)?;
+    async fn authenticate(
+        &self,
+        peer: &Peer,
+        who: Option<Credentials<'_>>,
+    ) -> Result<Client, Denial> {
+        let user = self.identify(peer, who).await?;
         Ok(Client {
             user,
             upstream: Cell::new(None),
         })
     }
 
-    async fn authorize(&self, _: &Client, ask: &Ask<'_>) -> Result<Session, Denial> {
+    async fn authorize(&self, who: &Client, ask: &Ask<'_>) -> Result<Session, Denial> {
+        if !self.knows(who) {
+            return Err(Denial::Challenge);
+        }
         let request = matches!(ask.operation, Operation::Request { .. });
         Ok(Session {
             reuse: request,
@@ -287,7 +304,7 @@ impl Gateway for Proxyd {
         };
         self.outside.log.write(&Entry {
             report,
-            user: who.and_then(|who| who.user.as_deref()),
+            user: who.and_then(|who| who.user.as_ref()).map(Login::name),
             service: &self.service,
             upstream,
             cause: None,
@@ -298,9 +315,10 @@ impl Gateway for Proxyd {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Format, User};
+    use crate::config::{Auth, Format, User};
     use crate::log::Writer;
     use crate::parents::Ways;
+    use crate::users::Table;
     use proxy_core::{End, Host, Timeouts};
     use std::path::Path;
     use std::time::Duration;
@@ -404,7 +422,8 @@ mod tests {
             password: "secret".to_owned(),
             source: None,
         };
-        gateway.users = Some(Rc::new(Users::new(&[alice])));
+        let door = Door::new(Table::of(&[alice]), &Auth::default(), 0);
+        gateway.users = Some(Arc::new(door.expect("a door")));
         let shown = |password: &'static str| {
             Some(Credentials {
                 user: b"alice",
@@ -419,7 +438,8 @@ mod tests {
             (&busy, shown("secret"), Err(Denial::Busy)),
         ] {
             let client = gateway.authenticate(&world.peer, who).await;
-            assert_eq!(client.map(|client| client.user), answer);
+            let name = |client: Client| client.user.map(|user| user.name().to_owned());
+            assert_eq!(client.map(name), answer);
         }
     }
 

@@ -15,7 +15,6 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
 use crate::accept::Acceptor;
-use crate::auth::Users;
 use crate::config::Config;
 use crate::gate::{Gate, Limit};
 use crate::gateway::{Outside, Proxyd};
@@ -24,6 +23,7 @@ use crate::own::OwnAddresses;
 use crate::parents::{Parents, Ways};
 use crate::plan::Place;
 use crate::service::Service;
+use crate::users::Door;
 
 /// What all workers share; read only, or counters off the path of requests.
 #[derive(Clone, Debug)]
@@ -32,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) places: Arc<[Place]>,
     pub(crate) own: OwnAddresses,
     pub(crate) ways: Ways,
+    /// Where users show who they are, if a listener asks.
+    pub(crate) door: Option<Arc<Door>>,
     pub(crate) limit: Option<Arc<Limit>>,
     /// Idle origin connections that each worker may keep.
     pub(crate) idle: usize,
@@ -130,7 +132,6 @@ fn accept_all(
     gate: &Rc<Gate>,
     outside: &Rc<Outside>,
 ) -> io::Result<Vec<JoinHandle<()>>> {
-    let users = Rc::new(Users::new(&shared.config.users));
     let hasty = hasty(&shared.config);
     let accept = |(place, socket): (&Place, TcpListener)| {
         let Place {
@@ -138,7 +139,7 @@ fn accept_all(
             address,
             tls,
         } = place;
-        let users = listener.auth.then(|| Rc::clone(&users));
+        let users = shared.door.clone().filter(|_| listener.auth);
         let name = listener.service(address.port());
         let via = listener.via.unwrap_or(shared.config.via);
         let gateway = Rc::new(Proxyd::new(name, users, via, Rc::clone(outside)));

@@ -30,7 +30,7 @@ impl Draft {
         check_access(self.access.as_ref(), &mut problems);
         let (parents, via) = self.parents.finish(self.via, &mut problems);
         let sources = self.sources.finish(&mut problems);
-        let have_users = !self.users.is_empty();
+        let have_users = !self.users.is_empty() || self.auth.file.is_some();
         let listeners: Vec<Listener> = self
             .listeners
             .into_iter()
@@ -41,7 +41,7 @@ impl Draft {
             .into_iter()
             .map(|draft| user(draft, &sources, &mut problems))
             .collect();
-        let auth = self.auth.finish(&mut problems);
+        let auth = self.auth.finish();
         let rules = self.rules.finish(&parents, &sources, &mut problems);
         let resolver = self.resolver.finish(&mut problems);
         if !problems.is_empty() {
@@ -142,12 +142,14 @@ fn check_users(draft: &Draft, problems: &mut Vec<Problem>) {
         listener.protocol.value != Protocol::Tcp
             && listener.auth.as_ref().is_none_or(|auth| auth.value)
     };
-    if let Some(user) = draft.users.first()
+    let user = draft.users.first().map(|user| (&user.name.origin, "user"));
+    let file = draft.auth.file.as_ref();
+    if let Some((origin, key)) = user.or_else(|| Some((&file?.origin, "auth.file")))
         && !draft.listeners.iter().any(asks)
     {
         let text = "expected a listener that asks for users, found none; write auth = true for a \
                     listener (on the command line auth=on) instead, or no user";
-        problems.push(Problem::new(&user.name.origin, "user", text));
+        problems.push(Problem::new(origin, key, text));
     }
 }
 
