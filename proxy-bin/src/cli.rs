@@ -6,6 +6,7 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, Config, Draft, Format, LEVELS, Origin, Problem, Sourced};
+use crate::users::Passwd;
 
 /// A forward proxy: HTTP, CONNECT, SOCKS4/4a/5, TLS and port relays.
 #[derive(Debug, Parser)]
@@ -18,10 +19,12 @@ pub(crate) struct Cli {
 }
 
 /// What to do instead of serving.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
+#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub(crate) enum Command {
     /// Check options and configuration file, start nothing.
     Check,
+    /// Make a line of a users file out of a password.
+    Passwd(Passwd),
 }
 
 #[derive(Args, Debug)]
@@ -32,7 +35,8 @@ struct Options {
     /// target behind the slash) or auto (all but tcp on one port). HOST is an
     /// IP address, IPv6 in brackets; port 0 takes any free port. Parameters:
     /// cert=FILE and key=FILE (PEM; https needs them, auto may have them),
-    /// auth=on|off, name=NAME (in the access log).
+    /// auth=on|off, name=NAME (in the access log), via=NAME (a parent, a group
+    /// or direct).
     #[arg(
         short,
         long,
@@ -47,6 +51,19 @@ struct Options {
     /// options: prefer the configuration file.
     #[arg(short, long, global = true, value_name = "NAME:PASSWORD")]
     user: Vec<String>,
+
+    /// Reach targets through this parent proxy; given again, through a chain of
+    /// them.
+    ///
+    /// SCHEME is http, https, socks4a or socks5; user and password with %XX
+    /// escapes. Goes before `via` of the configuration file. Other users of
+    /// this machine can see options: prefer the file for a password.
+    #[arg(
+        long,
+        global = true,
+        value_name = "SCHEME://[USER:PASSWORD@]HOST[:PORT][?ca=FILE]"
+    )]
+    via: Vec<String>,
 
     /// Read this TOML file first; listeners and users add to it, other options
     /// go before it.
@@ -111,6 +128,9 @@ impl Options {
         }
         for pair in &self.user {
             draft.user(pair, problems);
+        }
+        for url in &self.via {
+            draft.parents.via(url, problems);
         }
         let mut read = Reader { problems };
         if let Some(workers) = read.option("--workers", self.workers.as_ref(), config::workers) {

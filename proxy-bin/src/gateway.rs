@@ -3,22 +3,27 @@
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use proxy_core::{
-    Ask, ConnectError, ConnectErrorKind, Connected, Credentials, Denial, Gateway, Host, Operation,
-    Peer, Report, Target, TargetBuf,
+    Ask, ConnectError, ConnectErrorKind, Connected, Credentials, Denial, Gateway, Operation, Peer,
+    Report, Target,
 };
 use proxy_relay::{Dialer, Pool};
 use tokio::net::TcpStream;
 
-use crate::auth::Users;
+use crate::config::Via;
 use crate::log::{AccessLog, Entry};
 use crate::own::OwnAddresses;
+use crate::parents::{Parents, Turn};
+use crate::upstream::{Lane, PoolKey, Upstream};
+use crate::users::{Door, Login};
 
 /// What all listeners of a worker share.
 #[derive(Debug)]
 pub(crate) struct Outside {
     dialer: Dialer,
+    parents: Parents,
     pool: RefCell<Idle>,
     own: OwnAddresses,
     log: AccessLog,
@@ -27,23 +32,29 @@ pub(crate) struct Outside {
 /// Idle origin connections, and room for the key that is looked for.
 #[derive(Debug)]
 struct Idle {
-    pool: Pool<TargetBuf, TcpStream>,
+    pool: Pool<PoolKey, Upstream>,
     most: usize,
-    key: TargetBuf,
+    key: PoolKey,
 }
 
 impl Outside {
     /// Keeps at most `idle` unused connections to origins.
-    pub(crate) fn new(dialer: Dialer, idle: usize, own: OwnAddresses, log: AccessLog) -> Self {
-        let host = Host::Name("");
+    pub(crate) fn new(
+        dialer: Dialer,
+        parents: Parents,
+        idle: usize,
+        own: OwnAddresses,
+        log: AccessLog,
+    ) -> Self {
         let mut outside = Idle {
             pool: Pool::new(),
             most: idle,
-            key: Target { host, port: 0 }.into(),
+            key: PoolKey::new(),
         };
         outside.clear();
         Self {
             dialer,
+            parents,
             pool: RefCell::new(outside),
             own,
             log,
@@ -66,27 +77,37 @@ impl Outside {
         self.pool.borrow_mut().clear()
     }
 
-    async fn dial(&self, target: Target<'_>) -> Result<TcpStream, ConnectError> {
-        let stream = match self.dialer.dial(target).await {
-            Err(error) if error.kind == ConnectErrorKind::Exhausted && self.clear() => {
-                self.dialer.dial(target).await?
-            }
-            dialled => dialled?,
+    /// A new connection.
+    async fn reach(
+        &self,
+        turn: Option<Turn>,
+        target: Target<'_>,
+        request: bool,
+    ) -> Result<Upstream, ConnectError> {
+        let Some(turn) = turn else {
+            return self.dial(target).await.map(Upstream::new);
         };
-        if self.own.has_port(target.port)
-            && self
-                .own
-                .reached_by(stream.local_addr()?, stream.peer_addr()?)
-        {
-            return Err(ConnectError::origin(ConnectErrorKind::Loop));
+        let dial = async |first: Target<'_>| self.dial(first).await;
+        self.parents.connect(turn, target, request, dial).await
+    }
+
+    async fn dial(&self, target: Target<'_>) -> Result<TcpStream, ConnectError> {
+        let judge = |address| match self.own.lead_from(address) {
+            true => Err(ConnectError::origin(ConnectErrorKind::Loop)),
+            false => Ok(None),
+        };
+        match self.dialer.dial_judged(target, judge).await {
+            Err(error) if error.kind == ConnectErrorKind::Exhausted && self.clear() => {
+                self.dialer.dial_judged(target, judge).await
+            }
+            dialled => dialled,
         }
-        Ok(stream)
     }
 }
 
 impl Idle {
-    fn take(&mut self, target: Target<'_>) -> Option<TcpStream> {
-        self.key.set(target);
+    fn take(&mut self, lane: Lane, target: Option<Target<'_>>) -> Option<Upstream> {
+        self.key.set(lane, target);
         self.pool.take(&self.key)
     }
 
@@ -103,18 +124,25 @@ impl Idle {
 pub(crate) struct Proxyd {
     service: String,
     /// Who must be named; `None` asks nobody.
-    users: Option<Rc<Users>>,
+    users: Option<Arc<Door>>,
     /// Everybody is told that the proxy is at its limit.
     busy: bool,
+    via: Via,
     outside: Rc<Outside>,
 }
 
 impl Proxyd {
-    pub(crate) fn new(service: String, users: Option<Rc<Users>>, outside: Rc<Outside>) -> Self {
+    pub(crate) fn new(
+        service: String,
+        users: Option<Arc<Door>>,
+        via: Via,
+        outside: Rc<Outside>,
+    ) -> Self {
         Self {
             service,
             users,
             busy: false,
+            via,
             outside,
         }
     }
@@ -125,23 +153,51 @@ impl Proxyd {
             service: self.service.clone(),
             users: self.users.clone(),
             busy: true,
+            via: self.via,
             outside: Rc::clone(&self.outside),
         }
     }
 
-    fn identify(&self, who: Option<Credentials<'_>>) -> Result<Option<Rc<str>>, Denial> {
+    async fn identify(
+        &self,
+        peer: &Peer,
+        who: Option<Credentials<'_>>,
+    ) -> Result<Option<Login>, Denial> {
         match &self.users {
             _ if self.busy => Err(Denial::Busy),
             None => Ok(None),
-            Some(users) => match who.and_then(|who| users.check(who)) {
-                Some(name) => Ok(Some(name)),
-                None => Err(Denial::Challenge),
-            },
+            Some(door) => door.check(peer.remote.ip(), who).await.map(Some),
         }
     }
 
+    /// Whether nobody has to be named, or who was named still is a user.
+    fn knows(&self, client: &Client) -> bool {
+        match (&self.users, &client.user) {
+            (Some(door), Some(login)) => door.still_valid(login),
+            (users, _) => users.is_none(),
+        }
+    }
+
+    /// An idle connection that will do.
+    fn idle(
+        &self,
+        session: &mut Session,
+        turn: Option<Turn>,
+        target: Target<'_>,
+    ) -> Option<Upstream> {
+        if !std::mem::take(&mut session.reuse) {
+            return None;
+        }
+        let parents = &self.outside.parents;
+        let chain = turn.map_or(0, |turn| parents.lane(turn));
+        let any = turn.is_some_and(|turn| parents.takes_requests(turn));
+        let lane = Lane { chain, source: 0 };
+        let target = Some(target).filter(|_| !any);
+        self.outside.pool.borrow_mut().take(lane, target)
+    }
+
     /// Remembers where a connection leads, if anybody will ask.
-    fn note(&self, session: &mut Session, stream: &TcpStream) {
+    fn note(&self, session: &mut Session, stream: &Upstream) {
         if self.outside.log.is_on()
             && let Ok(address) = stream.peer_addr()
         {
@@ -153,7 +209,7 @@ impl Proxyd {
 /// A client connection's user, and where its requests go.
 #[derive(Debug)]
 pub(crate) struct Client {
-    user: Option<Rc<str>>,
+    user: Option<Login>,
     /// Where its last request went.
     upstream: Cell<Option<SocketAddr>>,
 }
@@ -164,6 +220,8 @@ pub(crate) struct Session {
     /// An idle connection will do. Only once: after a failure a new one is sure
     /// to be alive.
     reuse: bool,
+    /// It is a request, which an HTTP parent can be handed.
+    request: bool,
     route: Route,
 }
 
@@ -179,19 +237,28 @@ enum Route {
 impl Gateway for Proxyd {
     type Identity = Client;
     type Session = Session;
-    type Upstream = TcpStream;
+    type Upstream = Upstream;
 
-    async fn authenticate(&self, _: &Peer, who: Option<Credentials<'_>>) -> Result<Client, Denial> {
-        let user = self.identify(who)?;
+    async fn authenticate(
+        &self,
+        peer: &Peer,
+        who: Option<Credentials<'_>>,
+    ) -> Result<Client, Denial> {
+        let user = self.identify(peer, who).await?;
         Ok(Client {
             user,
             upstream: Cell::new(None),
         })
     }
 
-    async fn authorize(&self, _: &Client, ask: &Ask<'_>) -> Result<Session, Denial> {
+    async fn authorize(&self, who: &Client, ask: &Ask<'_>) -> Result<Session, Denial> {
+        if !self.knows(who) {
+            return Err(Denial::Challenge);
+        }
+        let request = matches!(ask.operation, Operation::Request { .. });
         Ok(Session {
-            reuse: matches!(ask.operation, Operation::Request { .. }),
+            reuse: request,
+            request,
             route: Route::Kept,
         })
     }
@@ -200,23 +267,27 @@ impl Gateway for Proxyd {
         &self,
         session: &mut Session,
         target: Target<'_>,
-    ) -> Result<Connected<TcpStream>, ConnectError> {
+    ) -> Result<Connected<Upstream>, ConnectError> {
         session.route = Route::Nowhere;
-        let idle = match std::mem::take(&mut session.reuse) {
-            true => self.outside.pool.borrow_mut().take(target),
-            false => None,
+        let turn = match self.via {
+            Via::Direct => None,
+            Via::Parent(via) => Some(self.outside.parents.turn(via)),
         };
-        let connected = match idle {
-            Some(stream) => Connected::reused(stream),
-            None => Connected::fresh(self.outside.dial(target).await?),
+        let connected = match self.idle(session, turn, target) {
+            Some(upstream) => Connected::reused(upstream),
+            None => Connected::fresh(self.outside.reach(turn, target, session.request).await?),
         };
         self.note(session, &connected.upstream);
-        Ok(connected)
+        let parent = connected.upstream.parent().cloned();
+        Ok(match parent {
+            Some(parent) => connected.to_parent(parent),
+            None => connected,
+        })
     }
 
-    fn recycle(&self, target: Target<'_>, upstream: TcpStream) {
+    fn recycle(&self, target: Target<'_>, upstream: Upstream) {
         let idle = &mut self.outside.pool.borrow_mut();
-        idle.pool.give(target.into(), upstream);
+        idle.pool.give(PoolKey::of(&upstream, target), upstream);
     }
 
     fn finished(&self, who: Option<&Client>, session: Option<Session>, report: &Report<'_>) {
@@ -233,9 +304,10 @@ impl Gateway for Proxyd {
         };
         self.outside.log.write(&Entry {
             report,
-            user: who.and_then(|who| who.user.as_deref()),
+            user: who.and_then(|who| who.user.as_ref()).map(Login::name),
             service: &self.service,
             upstream,
+            cause: None,
         });
     }
 }
@@ -243,9 +315,11 @@ impl Gateway for Proxyd {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Format, User};
+    use crate::config::{Auth, Format, User};
     use crate::log::Writer;
-    use proxy_core::End;
+    use crate::parents::Ways;
+    use crate::users::Table;
+    use proxy_core::{End, Host, Timeouts};
     use std::path::Path;
     use std::time::Duration;
     use tokio::net::TcpListener;
@@ -287,8 +361,9 @@ mod tests {
 
     fn gateway(own: &[SocketAddr], log: AccessLog) -> Proxyd {
         let own = OwnAddresses::new(own.iter().copied());
-        let outside = Outside::new(Dialer::default(), 8, own, log);
-        Proxyd::new("test".to_owned(), None, Rc::new(outside))
+        let parents = Parents::new(Ways::default(), &Timeouts::default());
+        let outside = Outside::new(Dialer::default(), parents, 8, own, log);
+        Proxyd::new("test".to_owned(), None, Via::Direct, Rc::new(outside))
     }
 
     async fn client(gateway: &Proxyd, peer: &Peer) -> Client {
@@ -305,7 +380,7 @@ mod tests {
         let client = client(&gateway, &world.peer).await;
         for _ in 0..2 {
             let stream = TcpStream::connect(world.address).await.expect("connected");
-            gateway.recycle(world.address.into(), stream);
+            gateway.recycle(world.address.into(), Upstream::new(stream));
         }
         for (operation, reuse) in [(Operation::Tunnel, false), (REQUEST, true)] {
             let ask = world.ask(operation);
@@ -345,8 +420,10 @@ mod tests {
         let alice = User {
             name: "alice".to_owned(),
             password: "secret".to_owned(),
+            source: None,
         };
-        gateway.users = Some(Rc::new(Users::new(&[alice])));
+        let door = Door::new(Table::of(&[alice]), &Auth::default(), 0);
+        gateway.users = Some(Arc::new(door.expect("a door")));
         let shown = |password: &'static str| {
             Some(Credentials {
                 user: b"alice",
@@ -361,14 +438,15 @@ mod tests {
             (&busy, shown("secret"), Err(Denial::Busy)),
         ] {
             let client = gateway.authenticate(&world.peer, who).await;
-            assert_eq!(client.map(|client| client.user), answer);
+            let name = |client: Client| client.user.map(|user| user.name().to_owned());
+            assert_eq!(client.map(name), answer);
         }
     }
 
     /// The upstream column of each line in the log at `path`.
     fn upstreams(path: &Path) -> Vec<String> {
         let text = std::fs::read_to_string(path).expect("a log");
-        let last = |line: &str| line.rsplit(' ').next().map(str::to_owned);
+        let last = |line: &str| line.split(' ').nth(11).map(str::to_owned);
         text.lines().filter_map(last).collect()
     }
 

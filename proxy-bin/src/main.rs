@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 
 mod accept;
-mod auth;
 mod banner;
 mod certificates;
 mod cli;
@@ -14,6 +13,7 @@ mod listen;
 mod log;
 mod nofile;
 mod own;
+mod parents;
 mod plan;
 mod resolver;
 mod run;
@@ -22,6 +22,8 @@ mod signal;
 mod sniff;
 mod sources;
 mod throttle;
+mod upstream;
+mod users;
 mod worker;
 
 use std::fmt::Display;
@@ -33,19 +35,33 @@ use tracing::level_filters::LevelFilter;
 
 use certificates::Unloaded;
 use cli::{Cli, Command};
+use users::Unread;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Some(Command::Passwd(passwd)) = &cli.command {
+        return match passwd.run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(refusal) => fail(refusal.status(), "proxyd: ", &[refusal]),
+        };
+    }
     let config = match cli.config() {
         Ok(config) => config,
         // Without a prefix, so that editors find the line.
         Err(problems) => return fail(MISTAKE, "", &problems),
     };
     start_diagnostics(config.level);
-    let acceptors = match certificates::load(&config) {
-        Ok(acceptors) => acceptors,
+    let loaded =
+        certificates::load(&config).and_then(|acceptors| Ok((acceptors, parents::load(&config)?)));
+    let (acceptors, ways) = match loaded {
+        Ok(loaded) => loaded,
         Err(Unloaded::Failures(failures)) => return fail(FAILURE, "proxyd: ", &failures),
         Err(Unloaded::Mistakes(problems)) => return fail(MISTAKE, "", &problems),
+    };
+    let users = match users::Table::load(&config) {
+        Ok(users) => users,
+        Err(Unread::Failure(text)) => return fail(FAILURE, "proxyd: ", &[text]),
+        Err(Unread::Mistakes(problems)) => return fail(MISTAKE, "", &problems),
     };
     let result = match cli.command {
         Some(Command::Check) => {
@@ -54,7 +70,7 @@ fn main() -> ExitCode {
             let _ = writeln!(io::stdout(), "OK: {}", config.summary());
             Ok(())
         }
-        None => run::run(config, acceptors),
+        _ => run::run(config, acceptors, ways, users),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -79,6 +95,6 @@ fn start_diagnostics(level: LevelFilter) {
 }
 
 /// Something could not be started.
-const FAILURE: u8 = 1;
+pub(crate) const FAILURE: u8 = 1;
 /// The configuration is wrong.
-const MISTAKE: u8 = 2;
+pub(crate) const MISTAKE: u8 = 2;

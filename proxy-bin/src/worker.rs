@@ -15,14 +15,15 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
 use crate::accept::Acceptor;
-use crate::auth::Users;
 use crate::config::Config;
 use crate::gate::{Gate, Limit};
 use crate::gateway::{Outside, Proxyd};
 use crate::log::{self, AccessLog};
 use crate::own::OwnAddresses;
+use crate::parents::{Parents, Ways};
 use crate::plan::Place;
 use crate::service::Service;
+use crate::users::Door;
 
 /// What all workers share; read only, or counters off the path of requests.
 #[derive(Clone, Debug)]
@@ -30,6 +31,9 @@ pub(crate) struct Shared {
     pub(crate) config: Arc<Config>,
     pub(crate) places: Arc<[Place]>,
     pub(crate) own: OwnAddresses,
+    pub(crate) ways: Ways,
+    /// Where users show who they are, if a listener asks.
+    pub(crate) door: Option<Arc<Door>>,
     pub(crate) limit: Option<Arc<Limit>>,
     /// Idle origin connections that each worker may keep.
     pub(crate) idle: usize,
@@ -82,7 +86,9 @@ async fn serve(
         None => AccessLog::off(),
     };
     let dialer = Dialer::new(&shared.config.timeouts);
-    let outside = Rc::new(Outside::new(dialer, shared.idle, shared.own.clone(), log));
+    let parents = Parents::new(shared.ways.clone(), &shared.config.timeouts);
+    let outside = Outside::new(dialer, parents, shared.idle, shared.own.clone(), log);
+    let outside = Rc::new(outside);
     let gate = Rc::new(Gate::new(shared.limit.clone()));
     let accepting = accept_all(&shared, sockets, &gate, &outside)?;
     spawn_local(keep_house(Rc::clone(&outside)));
@@ -126,7 +132,6 @@ fn accept_all(
     gate: &Rc<Gate>,
     outside: &Rc<Outside>,
 ) -> io::Result<Vec<JoinHandle<()>>> {
-    let users = Rc::new(Users::new(&shared.config.users));
     let hasty = hasty(&shared.config);
     let accept = |(place, socket): (&Place, TcpListener)| {
         let Place {
@@ -134,9 +139,10 @@ fn accept_all(
             address,
             tls,
         } = place;
-        let users = listener.auth.then(|| Rc::clone(&users));
+        let users = shared.door.clone().filter(|_| listener.auth);
         let name = listener.service(address.port());
-        let gateway = Rc::new(Proxyd::new(name, users, Rc::clone(outside)));
+        let via = listener.via.unwrap_or(shared.config.via);
+        let gateway = Rc::new(Proxyd::new(name, users, via, Rc::clone(outside)));
         let busy = Rc::new(gateway.busy());
         let serve = |gateway, config| {
             Service::new(

@@ -676,13 +676,52 @@ fn mistakes_of_the_command_line() {
 #[test]
 fn check_warns_of_an_open_proxy() {
     for (url, warned) in [
-        ("http://0.0.0.0:1", true),
+        ("http://0.0.0.0:1?open=on", true),
+        ("http://0.0.0.0:1?clients=192.168.0.0/16,10.0.0.1", false),
         ("tcp://0.0.0.0:1/127.0.0.1:9", false),
     ] {
         let (status, said) = check_with("workers = 1", &["--listen", url]);
         assert_eq!(status, Some(0), "{said:?}");
         assert_eq!(said.concat().contains("OPEN PROXY"), warned, "{said:?}");
     }
+}
+
+#[test]
+fn an_open_proxy_by_oversight_is_a_mistake() {
+    mistakes(
+        "[[listener]]\nprotocol = \"http\"\naddress = \"0.0.0.0:3128\"\n",
+        &[
+            "proxyd.toml:1: listener.open: expected users to ask for or a list of client networks \
+             at 0.0.0.0:3128, which others can reach, found neither: an open proxy; write a \
+             [[user]] and auth = true, or clients = [\"192.168.0.0/16\"] instead, or open = true \
+             if everybody may use it",
+        ],
+    );
+    // A user whom nobody is asked for does not close it.
+    let (status, said) = check(
+        "[[listener]]\nprotocol = \"socks\"\naddress = \"[::]:1080\"\nauth = false\n\
+         [[listener]]\nprotocol = \"http\"\naddress = \"[::1]:3128\"\n\
+         [[user]]\nname = \"a\"\npassword = \"b\"\n",
+    );
+    assert_eq!(status, Some(2), "{said:?}");
+    assert!(said.concat().contains("an open proxy"), "{said:?}");
+    for closed in ["clients = \"10.0.0.0/8\"", "open = true", "auth = true"] {
+        let (status, said) = check(&format!(
+            "[[listener]]\nprotocol = \"auto\"\naddress = \"[::]:1080\"\n{closed}\n\
+             [[listener]]\nprotocol = \"http\"\naddress = \"127.0.0.1:3128\"\n\
+             [[user]]\nname = \"a\"\npassword = \"b\"\n"
+        ));
+        assert_eq!(status, Some(0), "{closed}: {said:?}");
+    }
+    let (status, said) = check_with("workers = 1", &["--listen", "socks://0.0.0.0:1"]);
+    assert_eq!(status, Some(2));
+    assert!(
+        said.concat().contains(
+            "write --user NAME:PASSWORD, or ?clients=192.168.0.0/16 instead, or ?open=on if \
+             everybody may use it"
+        ),
+        "{said:?}"
+    );
 }
 
 #[test]

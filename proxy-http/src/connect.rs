@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use bytes::{BufMut, BytesMut};
-use proxy_core::{Credentials, Handshake, HeadLimits, Status, Step, Target};
+use proxy_core::{
+    ConnectError, ConnectErrorKind, Credentials, Handshake, HeadLimits, Status, Step, Target,
+};
 
 use crate::{ResponseParser, TunnelError, auth};
 
@@ -102,6 +104,28 @@ impl Handshake for ConnectHandshake<'_> {
             done = self.judge(status)?;
         }
         Ok(Step { consumed, done })
+    }
+}
+
+/// What a parent's refusal means: the inverse of the statuses in
+/// [`Reply`](crate::Reply).
+impl From<TunnelError> for ConnectError {
+    fn from(error: TunnelError) -> Self {
+        use ConnectErrorKind as Kind;
+        Self::parent(match error {
+            TunnelError::Malformed(_) => Kind::Protocol,
+            TunnelError::Refused(status) => match status {
+                401 | 407 => Kind::Login,
+                403 | 451 => Kind::Forbidden,
+                404 | 410 => Kind::NameNotFound,
+                408 | 504 => Kind::TimedOut,
+                429 | 503 => Kind::Exhausted,
+                508 => Kind::Loop,
+                // No status of a tunnel, RFC 9110 section 15.2.2.
+                101 => Kind::Protocol,
+                _ => Kind::Other,
+            },
+        })
     }
 }
 

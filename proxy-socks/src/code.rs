@@ -79,6 +79,21 @@ impl ReplyCode {
         }
     }
 
+    /// What a server's refusal means: the inverse of
+    /// [`unreached`](Self::unreached).
+    pub fn failure(self) -> ConnectErrorKind {
+        use ConnectErrorKind as Kind;
+        match self {
+            Self::NOT_ALLOWED => Kind::Forbidden,
+            Self::NETWORK_UNREACHABLE => Kind::NetworkUnreachable,
+            Self::HOST_UNREACHABLE | Self::ADDRESS_TYPE_UNSUPPORTED => Kind::HostUnreachable,
+            Self::REFUSED => Kind::Refused,
+            Self::TTL_EXPIRED => Kind::TimedOut,
+            Self::IDENT_MISMATCH | Self::IDENT_UNREACHABLE => Kind::Login,
+            _ => Kind::Other,
+        }
+    }
+
     /// The code of `version` that says the same; a code that is already one of
     /// its own stays.
     pub fn in_version(self, version: Version) -> Self {

@@ -32,7 +32,7 @@ pub(crate) use problem::{Mismatch, Origin, Problem, Sourced, shown};
 pub(crate) use resolver::Resolver;
 pub(crate) use rules::{Action, Rule};
 pub(crate) use sources::{Addresses, Choice, Source};
-pub(crate) use value::{choice, duration, workers};
+pub(crate) use value::{choice, duration, password, user_name, workers, wrong_password};
 
 /// A configuration without contradictions.
 #[derive(Clone, Debug)]
@@ -83,6 +83,8 @@ impl Config {
 pub(crate) struct User {
     pub(crate) name: String,
     pub(crate) password: String,
+    /// An entry of [`Config::sources`] to connect from.
+    pub(crate) source: Option<u16>,
 }
 
 impl fmt::Debug for User {

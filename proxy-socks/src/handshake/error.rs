@@ -1,5 +1,7 @@
 //! Why a handshake failed, as the server and as the client see it.
 
+use proxy_core::{ConnectError, ConnectErrorKind};
+
 use crate::ReplyCode;
 use crate::wire::WireError;
 
@@ -61,6 +63,20 @@ pub enum ClientError {
     /// The server broke the protocol, or the target has no encoding in it.
     #[error(transparent)]
     Wire(#[from] WireError),
+}
+
+/// What a parent's refusal means to the client it was for.
+impl From<ClientError> for ConnectError {
+    fn from(error: ClientError) -> Self {
+        use ConnectErrorKind as Kind;
+        Self::parent(match error {
+            ClientError::LoginRefused(_) | ClientError::NoAcceptableMethod => Kind::Login,
+            ClientError::Refused(code) => code.failure(),
+            // The parent has no way to go there.
+            ClientError::Wire(WireError::Family) => Kind::HostUnreachable,
+            ClientError::Method(_) | ClientError::Wire(_) => Kind::Protocol,
+        })
+    }
 }
 
 #[cfg(test)]

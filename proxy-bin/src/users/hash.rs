@@ -1,0 +1,232 @@
+//! Password hashes as a users file has them.
+
+use std::fmt;
+
+use argon2::{Algorithm, Argon2, Params, PasswordHash, PasswordHasher, Version};
+use sha_crypt::{PasswordVerifier, ShaCrypt};
+
+/// A hash whose verification takes neither minutes nor all memory. `Debug` hides
+/// it.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Hash {
+    Argon2(Box<str>),
+    Bcrypt(Box<str>),
+    ShaCrypt(Box<str>),
+}
+
+/// What is wrong with a hash, without a word of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NoHash {
+    pub(super) expected: String,
+    pub(super) found: String,
+}
+
+impl Hash {
+    /// Reads a hash.
+    ///
+    /// # Errors
+    /// If it is damaged, too slow, or of a kind that is guessed too fast.
+    pub(super) fn parse(text: &str) -> Result<Self, NoHash> {
+        match text.split('$').nth(1) {
+            Some("2a" | "2b" | "2y") if text.starts_with('$') => bcrypt(text),
+            Some("5" | "6") if text.starts_with('$') => sha_crypt(text),
+            Some("argon2d" | "argon2i" | "argon2id") if text.starts_with('$') => argon2(text),
+            _ => Err(NoHash {
+                expected: KINDS.to_owned(),
+                found: other_kind(text).to_owned(),
+            }),
+        }
+    }
+
+    /// Whether it is the hash of this password. Takes its time.
+    pub(super) fn verify(&self, password: &[u8]) -> bool {
+        match self {
+            Self::Argon2(hash) => PasswordHash::new(hash)
+                .is_ok_and(|hash| Argon2::default().verify_password(password, &hash).is_ok()),
+            Self::Bcrypt(hash) => bcrypt::verify(password, hash).unwrap_or(false),
+            Self::ShaCrypt(hash) => ShaCrypt::default()
+                .verify_password(password, &**hash)
+                .is_ok(),
+        }
+    }
+}
+
+impl fmt::Debug for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Argon2(_) => "Argon2(..)",
+            Self::Bcrypt(_) => "Bcrypt(..)",
+            Self::ShaCrypt(_) => "ShaCrypt(..)",
+        })
+    }
+}
+
+/// How a new hash is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Recipe {
+    /// argon2id in one lane with this memory in KiB and so many passes.
+    Argon2 {
+        memory: u32,
+        passes: u32,
+    },
+    Bcrypt {
+        cost: u32,
+    },
+    Sha512 {
+        rounds: u32,
+    },
+}
+
+impl Recipe {
+    /// Hashes a password with new salt.
+    ///
+    /// # Errors
+    /// Why the recipe or this password is not for it.
+    pub(super) fn hash(self, password: &str) -> Result<String, String> {
+        let hash = self.make(password)?;
+        match Hash::parse(&hash) {
+            Ok(_) => Ok(hash),
+            Err(NoHash { expected, found }) => Err(format!("expected {expected}, found {found}")),
+        }
+    }
+
+    fn make(self, password: &str) -> Result<String, String> {
+        let failed = |error: &dyn fmt::Display| error.to_string();
+        match self {
+            Self::Argon2 { memory, passes } => {
+                let params = Params::new(memory, passes, 1, None).map_err(|e| failed(&e))?;
+                let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
+                let hash = argon2.hash_password(password.as_bytes());
+                Ok(hash.map_err(|e| failed(&e))?.to_string())
+            }
+            Self::Bcrypt { .. } if password.len() > BCRYPT_BYTES => Err(format!(
+                "bcrypt looks at {BCRYPT_BYTES} bytes of a password and this has {}; choose a \
+                 shorter one, or another algorithm",
+                password.len()
+            )),
+            Self::Bcrypt { cost } => bcrypt::hash(password, cost).map_err(|e| failed(&e)),
+            Self::Sha512 { rounds } => {
+                let params = sha_crypt::Params::new(rounds).map_err(|e| failed(&e))?;
+                let mut salt = [0; 12];
+                aws_lc_rs::rand::fill(&mut salt).map_err(|e| failed(&e))?;
+                let hash = PasswordHasher::hash_password_with_salt(
+                    &ShaCrypt::new(sha_crypt::Algorithm::Sha512Crypt, params),
+                    password.as_bytes(),
+                    &salt,
+                );
+                Ok(hash.map_err(|e| failed(&e))?.to_string())
+            }
+        }
+    }
+}
+
+fn bcrypt(text: &str) -> Result<Hash, NoHash> {
+    let Ok(parts) = text.parse::<bcrypt::HashParts>() else {
+        return damaged("bcrypt");
+    };
+    match parts.get_cost() {
+        cost @ ..4 => wrong("a bcrypt cost of at least 4", format!("one of {cost}")),
+        4..=MOST_COST => Ok(Hash::Bcrypt(text.into())),
+        cost => wrong(
+            format!("a bcrypt cost of at most {MOST_COST}"),
+            format!("one of {cost}, with which a login takes too long"),
+        ),
+    }
+}
+
+/// `$6$rounds=N$salt$hash`, the rounds left out for 5000.
+fn sha_crypt(text: &str) -> Result<Hash, NoHash> {
+    let fields: Vec<&str> = text.split('$').collect();
+    let (rounds, salt, hash) = match fields[..] {
+        [_, _, salt, hash] => (None, salt, hash),
+        [_, _, rounds, salt, hash] => (rounds.strip_prefix("rounds="), salt, hash),
+        _ => return damaged("SHA-crypt"),
+    };
+    let digits = match fields[1] {
+        "5" => 43,
+        _ => 86,
+    };
+    let is_digit = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'/');
+    let well_formed = (rounds.is_some() || fields.len() == 4)
+        && (1..=16).contains(&salt.len())
+        && salt.bytes().all(is_digit)
+        && hash.len() == digits
+        && hash.bytes().all(is_digit);
+    let Some(rounds) = rounds.map_or(Some(5000), |rounds| rounds.parse().ok()) else {
+        return damaged("SHA-crypt");
+    };
+    match rounds {
+        _ if !well_formed => damaged("SHA-crypt"),
+        1000..=MOST_ROUNDS => Ok(Hash::ShaCrypt(text.into())),
+        rounds => wrong(
+            format!("1000 to {MOST_ROUNDS} rounds of SHA-crypt"),
+            format!("{rounds}"),
+        ),
+    }
+}
+
+fn argon2(text: &str) -> Result<Hash, NoHash> {
+    let Ok(hash) = PasswordHash::new(text) else {
+        return damaged("argon2");
+    };
+    let Ok(params) = Params::try_from(&hash) else {
+        return damaged("argon2");
+    };
+    let has_version = hash
+        .version
+        .is_some_and(|version| Version::try_from(version).is_ok());
+    let salt = hash.salt.as_ref().map_or(0, |salt| salt.len());
+    if !has_version || salt < argon2::MIN_SALT_LEN || hash.hash.is_none() {
+        return damaged("argon2");
+    }
+    let work = u64::from(params.m_cost()) * u64::from(params.t_cost());
+    if params.m_cost() > MOST_MEMORY || work > MOST_WORK {
+        let expected = format!(
+            "argon2 with at most {MOST_MEMORY} KiB (m), and passes (t) for at most {MOST_WORK} KiB \
+             in all"
+        );
+        let found = format!("m={},t={}", params.m_cost(), params.t_cost());
+        return wrong(expected, found);
+    }
+    Ok(Hash::Argon2(text.into()))
+}
+
+fn damaged(kind: &str) -> Result<Hash, NoHash> {
+    wrong(format!("a whole {kind} hash"), "a damaged one")
+}
+
+fn wrong(expected: impl Into<String>, found: impl Into<String>) -> Result<Hash, NoHash> {
+    Err(NoHash {
+        expected: expected.into(),
+        found: found.into(),
+    })
+}
+
+fn other_kind(text: &str) -> &'static str {
+    let is_des = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'/');
+    match text {
+        "" => "nothing",
+        _ if text.starts_with("$apr1$") || text.starts_with("$1$") => {
+            "one of MD5, which is guessed too fast"
+        }
+        _ if text.starts_with("{SHA}") || text.starts_with("{SSHA}") => {
+            "one of SHA-1, which is guessed too fast"
+        }
+        _ if text.starts_with('$') => "one of another kind",
+        _ if text.len() == 13 && text.bytes().all(is_des) => {
+            "one of DES, which is guessed too fast, or a password in clear"
+        }
+        _ => "a password in clear",
+    }
+}
+
+const KINDS: &str = "a hash of argon2 ($argon2id$), bcrypt ($2b$) or SHA-crypt ($6$)";
+
+/// Four seconds, more or less.
+const MOST_COST: u32 = 16;
+const BCRYPT_BYTES: usize = 72;
+const MOST_ROUNDS: u32 = 5_000_000;
+/// KiB.
+const MOST_MEMORY: u32 = 1024 * 1024;
+/// KiB times passes.
+const MOST_WORK: u64 = 8 * 1024 * 1024;
