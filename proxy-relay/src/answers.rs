@@ -4,13 +4,13 @@
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use proxy_core::{ConnectError, ConnectErrorKind};
 use tokio::time::Sleep;
 
-use crate::names::{Answer, Found, Names, Question};
+use crate::names::{Answer, Found, Names, Open, Question};
 use crate::resolve::Family;
 
 /// Families take turns, IPv6 first unless a resolver that answers for both
@@ -20,8 +20,8 @@ pub(crate) struct Answers<'a> {
     v6: Queue,
     v4: Queue,
     turn: Family,
-    /// Whether an address was taken.
-    begun: bool,
+    /// Whether IPv6 is still worth waiting for.
+    patient: bool,
     patience: Option<Pin<Box<Sleep>>>,
     error: Option<ConnectErrorKind>,
 }
@@ -34,18 +34,19 @@ impl<'a> Answers<'a> {
             v6: Queue::new(Family::V6),
             v4: Queue::new(Family::V4),
             turn: Family::V6,
-            begun: false,
+            patient: true,
             patience: None,
             error: None,
         };
         for (question, slot) in names.questions().iter().zip(0..) {
             match names.find(name, *question) {
                 Found::Known(answer) => answers.take(*question, answer),
-                open @ Found::Open(_) => {
-                    let answer = Box::pin(names.answer(name, *question, open, limit));
+                Found::Open(open) => {
+                    let answer = names.answer(name, *question, Arc::clone(&open), limit);
                     answers.asked[slot] = Some(Asked {
                         question: *question,
-                        answer,
+                        open,
+                        answer: Box::pin(answer),
                     });
                 }
             }
@@ -79,9 +80,7 @@ impl<'a> Answers<'a> {
     /// The next address to try; `None` once there will be no more.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<IpAddr>> {
         self.drive(cx);
-        if self.wants_patience() && self.poll_patience(cx).is_pending() {
-            return Poll::Pending;
-        }
+        ready!(self.poll_patience(cx));
         match self.next() {
             None if self.asked.iter().any(Option::is_some) => Poll::Pending,
             next => Poll::Ready(next),
@@ -102,7 +101,7 @@ impl<'a> Answers<'a> {
         let turn = self.turn;
         let next = self.queue(turn).next();
         let next = next.or_else(|| self.queue(turn.other()).next())?;
-        self.begun = true;
+        self.patient = false;
         self.turn = Family::of(next).other();
         Some(next)
     }
@@ -116,8 +115,8 @@ impl<'a> Answers<'a> {
         let addresses = match answer {
             Ok(addresses) => addresses,
             Err(kind) => {
-                // That nobody could tell says more than that one found nothing.
-                if self.error != Some(ConnectErrorKind::NameUnavailable) {
+                // That one family does not exist says less than any other trouble.
+                if matches!(self.error, None | Some(ConnectErrorKind::NameNotFound)) {
                     self.error = Some(kind);
                 }
                 return;
@@ -134,17 +133,20 @@ impl<'a> Answers<'a> {
         }
     }
 
-    /// The Resolution Delay of RFC 8305 section 3: IPv4 is there, IPv6 may be.
-    fn wants_patience(&self) -> bool {
-        let mut asked = self.asked.iter().flatten();
-        !self.begun
-            && self.v4.left().next().is_some()
-            && asked.any(|asked| asked.question == Question::One(Family::V6))
-    }
-
+    /// The Resolution Delay of RFC 8305 section 3, while IPv4 is there and IPv6
+    /// may be.
     fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let delay = || Box::pin(tokio::time::sleep(RESOLUTION_DELAY));
-        self.patience.get_or_insert_with(delay).as_mut().poll(cx)
+        let mut asked = self.asked.iter().flatten();
+        let six = asked.find(|asked| asked.question == Question::One(Family::V6));
+        let Some(six) = six.filter(|_| self.patient && self.v4.left().next().is_some()) else {
+            return Poll::Ready(());
+        };
+        if !six.open.is_late() {
+            let delay = || Box::pin(tokio::time::sleep(RESOLUTION_DELAY));
+            ready!(self.patience.get_or_insert_with(delay).as_mut().poll(cx));
+            six.open.set_late();
+        }
+        Poll::Ready(())
     }
 
     fn queue(&mut self, family: Family) -> &mut Queue {
@@ -158,6 +160,7 @@ impl<'a> Answers<'a> {
 /// A question under way.
 struct Asked<'a> {
     question: Question,
+    open: Arc<Open>,
     answer: Pin<Box<dyn Future<Output = Answer> + Send + 'a>>,
 }
 

@@ -249,6 +249,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn p36_ipv6_that_is_never_known_is_waited_for_once() {
+        let resolver = Scripted::new();
+        resolver.is_silent(NAME, V6);
+        resolver.says(NAME, V4, 0, &["10.0.0.1"]);
+        let names = Names::new(Some(Arc::clone(&resolver) as _));
+        for expected in [50, 0, 0] {
+            let start = Instant::now();
+            let answers = Answers::new(&names, NAME, Some(Duration::from_secs(5)));
+            let won = race(answers, |address| async move { Ok(address) }).await;
+            assert_eq!(won, Ok(ip("10.0.0.1")));
+            assert_eq!(start.elapsed(), Duration::from_millis(expected));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn p36_a_later_answer_joins_the_race() {
         // All of IPv6 has failed by then.
         let resolver = knows((0, &["fd00::1"]), (2000, &["10.0.0.1"]));
