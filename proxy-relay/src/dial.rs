@@ -172,7 +172,8 @@ impl Dialer {
         let answers = Answers::new(&self.names, name, self.lookup);
         match answers.only() {
             Some(ip) => dial_one(ip).await,
-            None => race(answers, dial_one).await,
+            // In a box: most dials are no race, and all would be its size.
+            None => Box::pin(race(answers, dial_one)).await,
         }
     }
 
