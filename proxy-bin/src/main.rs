@@ -15,6 +15,7 @@ mod log;
 mod nofile;
 mod own;
 mod plan;
+mod policy;
 mod run;
 mod service;
 mod signal;

@@ -29,6 +29,7 @@ impl Draft {
         check_doubles(&self.listeners, &mut problems);
         check_access(self.access.as_ref(), &mut problems);
         let have_users = !self.users.is_empty();
+        let services: Vec<String> = self.listeners.iter().map(ListenerDraft::service).collect();
         let listeners: Vec<Listener> = self
             .listeners
             .into_iter()
@@ -37,7 +38,9 @@ impl Draft {
         let auth = self.auth.finish(&mut problems);
         let (parents, via) = self.parents.finish(self.via, &mut problems);
         let sources = self.sources.finish(&mut problems);
-        let rules = self.rules.finish(&parents, &sources, &mut problems);
+        let rules = self
+            .rules
+            .finish(&services, &parents, &sources, &mut problems);
         let resolver = self.resolver.finish(&mut problems);
         if !problems.is_empty() {
             problems.sort_by_key(Problem::place);
