@@ -15,6 +15,7 @@ mod nofile;
 mod own;
 mod parents;
 mod plan;
+mod policy;
 mod run;
 mod service;
 mod signal;
