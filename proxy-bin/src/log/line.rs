@@ -7,7 +7,7 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use proxy_core::{Operation, Report};
+use proxy_core::{ConnectError, Operation, Report};
 
 use crate::config::Format;
 
@@ -30,8 +30,8 @@ pub(super) fn write(out: &mut Vec<u8>, format: Format, time: &str, entry: &Entry
     }
 }
 
-/// `TIME CLIENT USER SERVICE METHOD TARGET STATUS UP DOWN SECONDS END UPSTREAM`,
-/// a hyphen for what there is not.
+/// `TIME CLIENT USER SERVICE METHOD TARGET STATUS UP DOWN SECONDS END[:ERROR]
+/// UPSTREAM`, a hyphen for what there is not.
 fn write_text(out: &mut Vec<u8>, time: &str, entry: &Entry<'_>) {
     let report = entry.report;
     out.extend_from_slice(time.as_bytes());
@@ -61,6 +61,10 @@ fn write_text(out: &mut Vec<u8>, time: &str, entry: &Entry<'_>) {
     push_seconds(out, report.duration);
     out.push(b' ');
     out.extend_from_slice(report.end.as_str().as_bytes());
+    if let Some(error) = report.error {
+        out.push(b':');
+        push_error(out, error);
+    }
     out.push(b' ');
     match entry.upstream {
         Some(upstream) => push_address(out, upstream),
@@ -103,7 +107,16 @@ fn write_json(out: &mut Vec<u8>, time: &str, entry: &Entry<'_>) {
     push_seconds(out, report.duration);
     out.extend_from_slice(b",\"end\":\"");
     out.extend_from_slice(report.end.as_str().as_bytes());
-    out.extend_from_slice(b"\",\"upstream\":");
+    out.extend_from_slice(b"\",\"error\":");
+    match report.error {
+        Some(error) => {
+            out.push(b'"');
+            push_error(out, error);
+            out.push(b'"');
+        }
+        None => out.extend_from_slice(b"null"),
+    }
+    out.extend_from_slice(b",\"upstream\":");
     match entry.upstream {
         Some(upstream) => {
             out.push(b'"');
@@ -139,6 +152,12 @@ fn push_target(out: &mut Vec<u8>, report: &Report<'_>, escapes: &Escapes) {
         None | Some("*") => {}
         Some(path) => push_escaped(out, path, escapes),
     }
+}
+
+/// Why the target was not reached.
+fn push_error(out: &mut Vec<u8>, error: ConnectError) {
+    // Writing to memory cannot fail.
+    let _ = write!(out, "{error}");
 }
 
 /// A field of a text line.
