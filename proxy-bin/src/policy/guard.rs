@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use proxy_core::Special;
 
 use super::rule::Keyed;
-use super::{Person, Policy, Verdict};
+use super::{Person, Policy, Trust, Verdict};
 use crate::config::Action;
 
 impl Policy {
@@ -27,9 +27,13 @@ impl Policy {
         let Some(special) = Special::of(address) else {
             return Ok(());
         };
-        // To dial what is unspecified is a mistake, whoever asks for it.
-        let is_home = person.client.is_loopback() && special != Special::Unspecified;
-        match is_home || self.lifts(verdict, address) {
+        let trusted = match person.trust {
+            Trust::Everybody => true,
+            // To dial what is unspecified is a mistake, whoever asks for it.
+            Trust::Loopback => person.client.is_loopback() && special != Special::Unspecified,
+            Trust::Nobody => false,
+        };
+        match trusted || self.lifts(verdict, address) {
             true => Ok(()),
             false => Err(special),
         }
@@ -53,8 +57,12 @@ impl Policy {
             let rule = verdict.rule.and_then(|rule| self.rule(rule));
             rule.is_some_and(|rule| !matches!(rule.names, Keyed::Any))
         };
-        match last.eq_ignore_ascii_case("localhost") && !person.client.is_loopback() && !is_meant()
-        {
+        let trusted = match person.trust {
+            Trust::Everybody => true,
+            Trust::Loopback => person.client.is_loopback(),
+            Trust::Nobody => false,
+        };
+        match last.eq_ignore_ascii_case("localhost") && !trusted && !is_meant() {
             true => Err(Special::Loopback),
             false => Ok(()),
         }

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 use proxy_core::{Host, Operation, Target};
 
-use crate::config::{Action, Config, Kind};
+use crate::config::{Action, Config, Kind, Origin};
 use clock::Clock;
 use index::{Builder, Index};
 use rule::{Keyed, Rest, Rule};
@@ -32,6 +32,8 @@ pub(crate) struct Policy {
     users: HashMap<Box<str>, u32>,
     /// In order; their places are their numbers.
     methods: Box<[Box<str>]>,
+    /// Where the rules were written.
+    origins: Box<[Origin]>,
     clock: Clock,
 }
 
@@ -42,6 +44,17 @@ pub(crate) struct Person {
     /// `None` also for users that no rule names.
     user: Option<u32>,
     listener: usize,
+    trust: Trust,
+}
+
+/// Whom the egress guard lets to special addresses without a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trust {
+    /// The target is not of the client's choosing.
+    Everybody,
+    /// Clients at this machine.
+    Loopback,
+    Nobody,
 }
 
 /// What is asked for.
@@ -130,6 +143,11 @@ impl Policy {
             index: builder.build(users.len()),
             users: users.into_iter().zip(0..).collect(),
             methods: methods.into(),
+            origins: config
+                .rules
+                .iter()
+                .map(|rule| rule.origin.clone())
+                .collect(),
             clock: Clock::Machine,
         }
     }
@@ -140,12 +158,25 @@ impl Policy {
         self
     }
 
+    /// Where a rule was written.
+    pub(crate) fn origin(&self, rule: u32) -> &Origin {
+        let at = usize::try_from(rule).unwrap_or(usize::MAX);
+        self.origins.get(at).unwrap_or(&Origin::Default)
+    }
+
     /// Once for each login. `listener` is an entry of [`Config::listeners`].
-    pub(crate) fn person(&self, client: IpAddr, user: Option<&str>, listener: usize) -> Person {
+    pub(crate) fn person(
+        &self,
+        client: IpAddr,
+        user: Option<&str>,
+        listener: usize,
+        trust: Trust,
+    ) -> Person {
         Person {
             client: client.to_canonical(),
             user: user.and_then(|user| self.users.get(user).copied()),
             listener,
+            trust,
         }
     }
 
