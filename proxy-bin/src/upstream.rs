@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn it_is_small() {
-        assert!(size_of::<Upstream>() <= 64, "{}", size_of::<Upstream>());
+        assert!(size_of::<Upstream>() <= 72, "{}", size_of::<Upstream>());
     }
 
     #[tokio::test]
