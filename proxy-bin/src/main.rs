@@ -4,17 +4,21 @@
 
 mod accept;
 mod banner;
+mod cause;
 mod certificates;
 mod cli;
 mod config;
+mod errand;
 mod gate;
 mod gateway;
 mod listen;
 mod log;
 mod nofile;
+mod outside;
 mod own;
 mod parents;
 mod plan;
+mod policy;
 mod resolver;
 mod run;
 mod service;
@@ -24,6 +28,7 @@ mod sources;
 mod throttle;
 mod upstream;
 mod users;
+mod way;
 mod worker;
 
 use std::fmt::Display;

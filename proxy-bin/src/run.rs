@@ -19,6 +19,8 @@ use crate::nofile;
 use crate::own::OwnAddresses;
 use crate::parents::Ways;
 use crate::plan::Plan;
+use crate::policy::Policy;
+use crate::resolver::NameService;
 use crate::signal::Signal;
 use crate::users::{Door, Table, Watch};
 use crate::worker::{self, Phase, Shared};
@@ -62,6 +64,8 @@ pub(crate) fn run(
     let shared = Shared {
         own: OwnAddresses::new(plan.places.iter().map(|place| place.address)),
         places: plan.places.into(),
+        policy: Arc::new(Policy::new(&config)),
+        names: Arc::new(NameService::read(&config.resolver)),
         ways,
         door,
         limit: config.connections.map(|most| Arc::new(Limit::new(most))),

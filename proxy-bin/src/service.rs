@@ -268,6 +268,7 @@ fn http(gateway: &Rc<Proxyd>, config: &Config, stop: &Stop) -> Http {
     server
         .config()
         .limits(config.head)
+        .name("proxyd")
         .timeouts(config.timeouts)
         .stop(stop.clone());
     server

@@ -24,6 +24,11 @@ impl Sources {
         }
     }
 
+    /// Whether the configuration has none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pools.is_empty()
+    }
+
     /// The address to connect to `to` from, out of the source at index `source`
     /// of the configuration. A sticky one is the same for the same `stick` and
     /// family, on every worker and after every start.

@@ -152,20 +152,20 @@ fn unknown_keys() {
          [[user]]\nname = \"a\"\npassword = \"b\"\npasswd = \"hunter2\"\n[limits]\nheads = 1\n\
          [metrics]\n",
         &[
-            "proxyd.toml:1: wokers: expected drain, limits, listener, log, timeouts, user, \
-             workers, found an unknown key; write workers instead",
-            "proxyd.toml:5: listener.adress: expected address, auth, cert, key, name, protocol, \
-             target, found an unknown key; write address instead",
+            "proxyd.toml:1: wokers: expected auth, drain, group, limits, listener, log, parent, \
+             resolver, rule, source, timeouts, user, via, workers, found an unknown key; write workers instead",
+            "proxyd.toml:5: listener.adress: expected address, auth, cert, clients, key, name, \
+             open, protocol, source, target, trust_loopback, via, found an unknown key; write address instead",
             "proxyd.toml:9: timeouts.idle: expected connect, half_closed, head, keep_alive, \
              progress, tunnel, found an unknown key; write one of these instead",
             "proxyd.toml:11: log.levl: expected access, format, level, found an unknown key; \
              write level instead",
-            "proxyd.toml:15: user.passwd: expected name, password, found an unknown key; write \
-             password instead",
+            "proxyd.toml:15: user.passwd: expected name, password, source, found an unknown key; \
+             write password instead",
             "proxyd.toml:17: limits.heads: expected connections, head_bytes, header_count, found \
              an unknown key; write one of these instead",
-            "proxyd.toml:18: metrics: expected drain, limits, listener, log, timeouts, user, \
-             workers, found an unknown key; write one of these instead",
+            "proxyd.toml:18: metrics: expected auth, drain, group, limits, listener, log, parent, \
+             resolver, rule, source, timeouts, user, via, workers, found an unknown key; write one of these instead",
         ],
     );
 }
@@ -301,8 +301,9 @@ fn doubles() {
         ("127.0.0.1:0", "127.0.0.1:0", false),
         ("127.0.0.1:1", "127.0.0.1:2", false),
     ] {
-        let listener =
-            |address| format!("[[listener]]\nprotocol = \"http\"\naddress = \"{address}\"\n");
+        let listener = |address| {
+            format!("[[listener]]\nprotocol = \"http\"\naddress = \"{address}\"\nopen = true\n")
+        };
         let (status, said) = check(&(listener(first) + &listener(second)));
         let expected = if double { 2 } else { 0 };
         assert_eq!(status, Some(expected), "{first} {second}: {said:?}");
@@ -596,8 +597,8 @@ fn a_top_level_key_in_a_table_is_told_where_to_go() {
     mistakes(
         "[[user]]\nname = \"a\"\npassword = \"b\"\nworkers = 2\n",
         &[
-            "proxyd.toml:4: user.workers: expected name, password, found workers, a top-level \
-             key; write workers above the first [table] instead",
+            "proxyd.toml:4: user.workers: expected name, password, source, found workers, a \
+             top-level key; write workers above the first [table] instead",
         ],
     );
 }

@@ -88,7 +88,8 @@ fn more_telling(known: ConnectError, other: ConnectError) -> ConnectError {
     }
 }
 
-/// An answer from the host says more than silence, silence more than a rule
+/// That it leads back here says most. An answer from the host says more than
+/// silence, silence more than a rule
 /// that kept an address from being asked, and that more than a network that is
 /// not there.
 fn rank(kind: ConnectErrorKind) -> u8 {
@@ -96,7 +97,7 @@ fn rank(kind: ConnectErrorKind) -> u8 {
         ConnectErrorKind::Refused => 6,
         ConnectErrorKind::Reset => 5,
         ConnectErrorKind::TimedOut => 4,
-        ConnectErrorKind::Loop => 3,
+        ConnectErrorKind::Loop => 7,
         ConnectErrorKind::Forbidden => 2,
         ConnectErrorKind::NetworkUnreachable => 0,
         _ => 1,

@@ -189,6 +189,28 @@ mod tests {
     }
 
     #[test]
+    fn what_a_parent_replies_is_a_failure_of_its_own_kind() {
+        use ConnectErrorKind as Kind;
+        for (code, kind) in [
+            (1, Kind::Other),
+            (2, Kind::Forbidden),
+            (3, Kind::NetworkUnreachable),
+            (4, Kind::HostUnreachable),
+            (5, Kind::Refused),
+            (6, Kind::TimedOut),
+            (7, Kind::Other),
+            (8, Kind::HostUnreachable),
+            (9, Kind::Other),
+            (0x5b, Kind::Other),
+            (0x5c, Kind::Login),
+            (0x5d, Kind::Login),
+            (0xff, Kind::Other),
+        ] {
+            assert_eq!(ReplyCode(code).failure(), kind, "{code}");
+        }
+    }
+
+    #[test]
     fn codes_cross_versions() {
         for (code, version, other) in [
             (0x00, Version::V4, 0x5a),

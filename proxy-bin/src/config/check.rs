@@ -31,6 +31,7 @@ impl Draft {
         let (parents, via) = self.parents.finish(self.via, &mut problems);
         let sources = self.sources.finish(&mut problems);
         let have_users = !self.users.is_empty() || self.auth.file.is_some();
+        let services: Vec<String> = self.listeners.iter().map(ListenerDraft::service).collect();
         let listeners: Vec<Listener> = self
             .listeners
             .into_iter()
@@ -42,7 +43,9 @@ impl Draft {
             .map(|draft| user(draft, &sources, &mut problems))
             .collect();
         let auth = self.auth.finish();
-        let rules = self.rules.finish(&parents, &sources, &mut problems);
+        let rules = self
+            .rules
+            .finish(&services, &parents, &sources, &mut problems);
         let resolver = self.resolver.finish(&mut problems);
         if !problems.is_empty() {
             problems.sort_by_key(Problem::place);

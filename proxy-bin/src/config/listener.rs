@@ -157,6 +157,15 @@ impl ListenerDraft {
         }
     }
 
+    /// The name that rules know it by: that of [`Listener::service`], with the
+    /// port as written.
+    pub(super) fn service(&self) -> String {
+        match &self.name {
+            Some(name) => name.value.clone(),
+            None => format!("{}-{}", self.protocol.value, self.address.value.port()),
+        }
+    }
+
     /// Reads `SCHEME://HOST:PORT[/TARGET][?cert=..&key=..&auth=..&name=..&via=..]`,
     /// the value of `--listen`.
     ///

@@ -3,7 +3,9 @@
 
 mod auth;
 mod check;
+mod condition;
 mod draft;
+mod entries;
 mod file;
 mod hint;
 mod listener;
@@ -30,7 +32,7 @@ pub(crate) use listener::{Listener, Protocol, TlsFiles};
 pub(crate) use parents::{Chain, Hop, HopProtocol, Login, Order, Parent, Via};
 pub(crate) use problem::{Mismatch, Origin, Problem, Sourced, shown};
 pub(crate) use resolver::Resolver;
-pub(crate) use rules::{Action, Rule};
+pub(crate) use rules::{Action, Hours, Kind, Rule};
 pub(crate) use sources::{Addresses, Choice, Source};
 pub(crate) use value::{choice, duration, password, user_name, workers, wrong_password};
 

@@ -20,7 +20,7 @@ pub(crate) struct Entry<'a> {
     pub(crate) service: &'a str,
     /// Where the connection to the origin went.
     pub(crate) upstream: Option<SocketAddr>,
-    /// What exactly stood in its way.
+    /// What exactly stood in its way, if the report does not tell.
     pub(crate) cause: Option<&'a str>,
 }
 
@@ -33,8 +33,7 @@ pub(super) fn write(out: &mut Vec<u8>, format: Format, time: &str, entry: &Entry
 }
 
 /// `TIME CLIENT USER SERVICE METHOD TARGET STATUS UP DOWN SECONDS END UPSTREAM
-/// CAUSE`,
-/// a hyphen for what there is not.
+/// ERROR`, a hyphen for what there is not.
 fn write_text(out: &mut Vec<u8>, time: &str, entry: &Entry<'_>) {
     let report = entry.report;
     out.extend_from_slice(time.as_bytes());
@@ -70,7 +69,10 @@ fn write_text(out: &mut Vec<u8>, time: &str, entry: &Entry<'_>) {
         None => out.push(b'-'),
     }
     out.push(b' ');
-    push_word(out, entry.cause);
+    match (entry.cause, report.error) {
+        (None, Some(error)) => infallible(write!(out, "{error}")),
+        (cause, _) => push_word(out, cause),
+    }
     out.push(b'\n');
 }
 
@@ -117,8 +119,11 @@ fn write_json(out: &mut Vec<u8>, time: &str, entry: &Entry<'_>) {
         }
         None => out.extend_from_slice(b"null"),
     }
-    out.extend_from_slice(b",\"cause\":");
-    push_json_string(out, entry.cause);
+    out.extend_from_slice(b",\"error\":");
+    match (entry.cause, report.error) {
+        (None, Some(error)) => infallible(write!(out, "\"{error}\"")),
+        (cause, _) => push_json_string(out, cause),
+    }
     out.extend_from_slice(b"}\n");
 }
 
@@ -376,7 +381,7 @@ mod tests {
                 "service": "http-3128", "method": "GET",
                 "target": "http://example.com:80/a?b=c", "status": 200, "up": 120,
                 "down": 1_000_000_000_000u64, "duration": 0.012345, "end": "completed",
-                "upstream": "192.0.2.1:80", "cause": "rule a b.toml:12"
+                "upstream": "192.0.2.1:80", "error": "rule a b.toml:12"
             })
         );
     }
@@ -402,7 +407,7 @@ mod tests {
         assert_eq!(value["status"], Value::Null);
         assert_eq!(value["target"], Value::Null);
         assert_eq!(value["upstream"], Value::Null);
-        assert_eq!(value["cause"], Value::Null);
+        assert_eq!(value["error"], Value::Null);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use proxy_relay::{RelayOptions, Ticks};
 #[derive(Clone, Debug)]
 pub struct Config {
     pub(super) limits: HeadLimits,
+    pub(super) name: Option<Box<str>>,
     pub(super) realm: Box<str>,
     pub(super) stop: Stop,
     pub(super) pace: Pace,
@@ -27,6 +28,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             limits: HeadLimits::default(),
+            name: Some("proxy".into()),
             realm: "proxy".into(),
             stop: Stop::never(),
             pace: Pace::from(&Timeouts::default()),
@@ -38,6 +40,14 @@ impl Config {
     /// How large heads of requests and responses may be.
     pub fn limits(&mut self, limits: HeadLimits) -> &mut Self {
         self.limits = limits;
+        self
+    }
+
+    /// The name of this proxy in the `Proxy-Status` of its own refusals (RFC 9209
+    /// section 2), `proxy` by default; `None` sends none. A name that is no token
+    /// (RFC 8941 section 3.3.4) is as good as none.
+    pub fn name<'n>(&mut self, name: impl Into<Option<&'n str>>) -> &mut Self {
+        self.name = name.into().map(Box::from);
         self
     }
 

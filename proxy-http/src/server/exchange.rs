@@ -85,6 +85,9 @@ pub(super) enum Fault {
     OriginGone,
     /// The origin sent a 101 nobody asked for, or interim answers without end.
     Interim,
+    /// The parent asks for another login than the one it was shown. That is not
+    /// for the client to answer: its login is for us.
+    ParentLogin,
     /// A filter refused.
     Rejected(Direction, u16),
     /// Stopped from outside.
@@ -273,6 +276,7 @@ impl Fault {
             | Self::BadHead(_)
             | Self::Interim
             | Self::OriginGone
+            | Self::ParentLogin
             | Self::Truncated => Some(502),
             Self::ClientReset => None,
             Self::Rejected(Direction::Request, status) => Some(refusal(status, 403)),
@@ -290,6 +294,7 @@ impl Fault {
             Self::BadAnswer(_) | Self::BadHead(_) | Self::Interim => End::BadResponse,
             Self::ClientReset | Self::ClientTruncated => End::ClientReset,
             Self::OriginGone => End::OriginReset,
+            Self::ParentLogin => End::ConnectFailed,
             Self::Rejected(..) => End::Forbidden,
             Self::Stopped(end) => end,
             Self::TimedOut(Waiting::Client) => End::ClientTimeout,

@@ -84,6 +84,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_refusal_to_the_client_is_a_failure_of_the_parent() {
+        use ConnectErrorKind as Kind;
+        for (error, kind) in [
+            (ClientError::LoginRefused(1), Kind::Login),
+            (ClientError::NoAcceptableMethod, Kind::Login),
+            (ClientError::Method(7), Kind::Protocol),
+            (ClientError::Refused(ReplyCode::REFUSED), Kind::Refused),
+            (ClientError::Refused(ReplyCode::REJECTED), Kind::Other),
+            (ClientError::Wire(WireError::Version(4)), Kind::Protocol),
+            (ClientError::Wire(WireError::Family), Kind::HostUnreachable),
+        ] {
+            assert_eq!(ConnectError::from(error), ConnectError::parent(kind));
+        }
+    }
+
+    #[test]
     fn errors_are_small() {
         assert!(size_of::<ServerError>() <= 8);
         assert!(size_of::<ClientError>() <= 8);
