@@ -56,10 +56,9 @@ impl<'a> Answers<'a> {
 
     /// The address, if all is known and there is one.
     pub(crate) fn only(&self) -> Option<IpAddr> {
-        let known = self.asked.iter().all(Option::is_none);
-        let mut left = self.v6.left().chain(self.v4.left());
-        match (left.next(), left.next()) {
-            (Some(ip), None) if known => Some(ip),
+        let mut left = self.left();
+        match (left.next(), left.next(), self.asked().next()) {
+            (Some(ip), None, None) => Some(ip),
             _ => None,
         }
     }
@@ -80,20 +79,25 @@ impl<'a> Answers<'a> {
     /// The next address to try; `None` once there will be no more.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<IpAddr>> {
         self.drive(cx);
-        ready!(self.poll_patience(cx));
+        let six = Question::One(Family::V6);
+        if self.asked().any(|asked| asked.question == six) {
+            ready!(self.poll_patience(cx, RESOLUTION_DELAY));
+        }
         match self.next() {
-            None if self.asked.iter().any(Option::is_some) => Poll::Pending,
+            None if self.asked().next().is_some() => Poll::Pending,
             next => Poll::Ready(next),
         }
     }
 
-    /// Waits until all is known, for [`next`](Self::next) to tell.
-    pub(crate) fn poll_all(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Waits until all is known that comes in time, for [`next`](Self::next) to
+    /// tell.
+    pub(crate) fn poll_known(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.drive(cx);
-        match self.asked.iter().all(Option::is_none) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
+        let nothing = self.left().next().is_none();
+        if nothing && self.asked().next().is_some() {
+            return Poll::Pending;
         }
+        self.poll_patience(cx, LOOKUP_DELAY)
     }
 
     /// The best of the addresses that are known.
@@ -133,20 +137,28 @@ impl<'a> Answers<'a> {
         }
     }
 
-    /// The Resolution Delay of RFC 8305 section 3, while IPv4 is there and IPv6
-    /// may be.
-    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut asked = self.asked.iter().flatten();
-        let six = asked.find(|asked| asked.question == Question::One(Family::V6));
-        let Some(six) = six.filter(|_| self.patient && self.v4.left().next().is_some()) else {
+    /// Waits for so many milliseconds for the other family once an address is
+    /// known and none was taken.
+    fn poll_patience(&mut self, cx: &mut Context<'_>, millis: u64) -> Poll<()> {
+        let known = self.left().next().is_some();
+        let open = self.asked().map(|asked| Arc::clone(&asked.open)).next();
+        let Some(open) = open.filter(|_| known && self.patient) else {
             return Poll::Ready(());
         };
-        if !six.open.is_late() {
-            let delay = || Box::pin(tokio::time::sleep(RESOLUTION_DELAY));
+        if !open.is_later_than(millis) {
+            let delay = || Box::pin(tokio::time::sleep(Duration::from_millis(millis)));
             ready!(self.patience.get_or_insert_with(delay).as_mut().poll(cx));
-            six.open.set_late();
+            open.set_later_than(millis);
         }
         Poll::Ready(())
+    }
+
+    fn asked(&self) -> impl Iterator<Item = &Asked<'a>> {
+        self.asked.iter().flatten()
+    }
+
+    fn left(&self) -> impl Iterator<Item = IpAddr> {
+        self.v6.left().chain(self.v4.left())
     }
 
     fn queue(&mut self, family: Family) -> &mut Queue {
@@ -200,4 +212,8 @@ impl Queue {
     }
 }
 
-const RESOLUTION_DELAY: Duration = Duration::from_millis(50);
+/// The Resolution Delay of RFC 8305 section 3, in milliseconds.
+const RESOLUTION_DELAY: u64 = 50;
+/// Longer, as no connection waits for who wants to know all: but even so one
+/// family must not stall the other.
+const LOOKUP_DELAY: u64 = 500;

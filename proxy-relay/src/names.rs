@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -41,18 +41,19 @@ pub(crate) enum Found {
 #[derive(Debug, Default)]
 pub(crate) struct Open {
     kept: OnceCell<Kept>,
-    late: AtomicBool,
+    /// The longest time, in milliseconds, that somebody waited in vain.
+    waited: AtomicU64,
 }
 
 impl Open {
-    /// Whether somebody waited for this in vain.
-    pub(crate) fn is_late(&self) -> bool {
-        self.late.load(Ordering::Relaxed)
+    /// Whether somebody waited for so many milliseconds in vain.
+    pub(crate) fn is_later_than(&self, millis: u64) -> bool {
+        self.waited.load(Ordering::Relaxed) >= millis
     }
 
-    /// Keeps the next ones from waiting for it, too.
-    pub(crate) fn set_late(&self) {
-        self.late.store(true, Ordering::Relaxed);
+    /// Keeps the next ones from waiting that long, too.
+    pub(crate) fn set_later_than(&self, millis: u64) {
+        self.waited.fetch_max(millis, Ordering::Relaxed);
     }
 }
 

@@ -89,15 +89,14 @@ fn more_telling(known: ConnectError, other: ConnectError) -> ConnectError {
 }
 
 /// That it leads back here says most. An answer from the host says more than
-/// silence, silence more than a rule
-/// that kept an address from being asked, and that more than a network that is
-/// not there.
+/// silence, silence more than a rule that kept an address from being asked, and
+/// that more than a network that is not there.
 fn rank(kind: ConnectErrorKind) -> u8 {
     match kind {
-        ConnectErrorKind::Refused => 6,
-        ConnectErrorKind::Reset => 5,
-        ConnectErrorKind::TimedOut => 4,
-        ConnectErrorKind::Loop => 7,
+        ConnectErrorKind::Loop => 6,
+        ConnectErrorKind::Refused => 5,
+        ConnectErrorKind::Reset => 4,
+        ConnectErrorKind::TimedOut => 3,
         ConnectErrorKind::Forbidden => 2,
         ConnectErrorKind::NetworkUnreachable => 0,
         _ => 1,
@@ -310,9 +309,9 @@ mod tests {
             NetworkUnreachable,
             HostUnreachable,
             Forbidden,
-            Loop,
             TimedOut,
             Refused,
+            Loop,
         ];
         let resolver = knows((0, &["fd00::1"]), (0, &["10.0.0.1"]));
         for pair in ascending.windows(2) {

@@ -243,6 +243,21 @@ async fn a_name_is_looked_up_for_both_families() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn p37_one_family_does_not_keep_the_other_from_being_looked_up() {
+    for (silent, other, known) in [(V6, V4, "192.0.2.1"), (V4, V6, "2001:db8::1")] {
+        let resolver = Scripted::new();
+        resolver.is_silent(NAME, silent);
+        resolver.says(NAME, other, 10, &[known]);
+        let dialer = dialer(&resolver);
+        for expected in [510, 0] {
+            let start = tokio::time::Instant::now();
+            assert_eq!(dialer.lookup(NAME).await, Ok(vec![ip(known)]));
+            assert_eq!(start.elapsed(), Duration::from_millis(expected));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn p37_a_look_up_has_a_deadline_of_its_own() {
     let resolver = Scripted::new();
     resolver.is_silent(NAME, V4);
