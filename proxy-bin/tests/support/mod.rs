@@ -12,6 +12,7 @@
 mod certs;
 mod conn;
 mod curl;
+pub(crate) mod dns;
 mod http;
 mod log;
 mod mode;
