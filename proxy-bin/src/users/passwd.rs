@@ -59,7 +59,9 @@ impl Passwd {
         let name = config::user_name(&self.name)
             .map_err(|mismatch| mistake("NAME", &mismatch, &config::shown(&self.name)))?;
         let password = ask()?;
-        let password = config::password(&password).map_err(|mismatch| {
+        let password = config::password(&password).map_err(|mut mismatch| {
+            // That one is for files.
+            "another one".clone_into(&mut mismatch.instead);
             mistake("password", &mismatch, config::wrong_password(&password))
         })?;
         let hash = self.recipe().hash(&password).map_err(Refusal::Mistake)?;
