@@ -17,7 +17,7 @@ use crate::throttle::Throttle;
 /// The state of all logins. It waits for nothing and hashes nothing: whoever has
 /// it locked does not keep others waiting.
 pub(super) struct Desk {
-    table: Table,
+    table: Arc<Table>,
     /// Changes with the table.
     edition: u64,
     right: Memory<Arc<Account>>,
@@ -111,7 +111,7 @@ impl Desk {
             )
         };
         Self {
-            table,
+            table: Arc::new(table),
             edition: 0,
             right: Memory::new(auth.remember, REMEMBERED),
             wrong: Memory::new(auth.remember, REMEMBERED),
@@ -124,13 +124,13 @@ impl Desk {
         }
     }
 
-    /// Swaps the table; what was remembered of the old one is forgotten.
-    pub(super) fn replace(&mut self, mut table: Table) {
-        table.replace(&self.table);
-        self.table = table;
+    /// Swaps the table, and gives back the old one. What was remembered of it is
+    /// forgotten.
+    pub(super) fn replace(&mut self, table: Arc<Table>) -> Arc<Table> {
         self.edition += 1;
         self.right.clear();
         self.wrong.clear();
+        std::mem::replace(&mut self.table, table)
     }
 
     pub(super) fn ask(&mut self, question: &Question<'_>, now: Instant) -> Answer {
@@ -227,6 +227,10 @@ impl Desk {
     pub(super) fn is_banned(&self, client: ClientNet, now: Instant) -> bool {
         let bans = self.bans.as_ref();
         bans.is_some_and(|(_, bans)| bans.is_banned(client, now))
+    }
+
+    pub(super) fn table(&self) -> Arc<Table> {
+        Arc::clone(&self.table)
     }
 
     pub(super) fn take_notice(&mut self) -> Option<Notice> {
@@ -377,6 +381,11 @@ mod tests {
                 now: Instant::now(),
                 verified: 0,
             }
+        }
+
+        fn replace(&mut self, mut table: Table) {
+            table.replace(&self.desk.table());
+            self.desk.replace(Arc::new(table));
         }
 
         fn table(password: &str) -> Table {
@@ -615,14 +624,14 @@ mod tests {
         let Some(Task::Verify(work)) = world.desk.take(world.now) else {
             panic!("nothing to verify");
         };
-        world.desk.replace(World::table("late"));
+        world.replace(World::table("late"));
         // It is the right one now; the old verdict must not be remembered.
         let mut again = world.ask(3, "alice", "late");
         world.desk.settle(&work, Some(false), world.now).deliver();
         world.work();
         assert_eq!((late.word(), again.word()), ("wrong", "right"));
         assert_eq!(world.judge(1, "alice", "secret"), "wrong");
-        world.desk.replace(World::table("new"));
+        world.replace(World::table("new"));
         assert_eq!(world.judge(4, "alice", "new"), "right");
     }
 
@@ -633,7 +642,7 @@ mod tests {
         let Some(Task::Verify(work)) = world.desk.take(world.now) else {
             panic!("nothing to verify");
         };
-        world.desk.replace(table(&[], ""));
+        world.replace(table(&[], ""));
         world.desk.settle(&work, Some(true), world.now).deliver();
         assert_eq!(asked.word(), "wrong");
         assert_eq!(world.judge(1, "alice", "secret"), "wrong");

@@ -71,8 +71,11 @@ impl Door {
 
     /// Swaps the users. Who is no longer one, or has another password, is asked
     /// again.
-    pub(crate) fn replace(&self, table: Table) {
-        self.office.at_desk(|desk| desk.replace(table));
+    pub(crate) fn replace(&self, mut table: Table) {
+        // Many users take a while: nobody is to wait for that.
+        table.replace(&self.office.at_desk(|desk| desk.table()));
+        let table = Arc::new(table);
+        drop(self.office.at_desk(|desk| desk.replace(table)));
     }
 
     fn ask(&self, from: IpAddr, shown: Option<Credentials<'_>>) -> Answer {
