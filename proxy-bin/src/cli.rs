@@ -193,6 +193,7 @@ Examples:
   proxyd --listen http://0.0.0.0:3128 --user alice:secret
   proxyd --listen 'https://127.0.0.1:8443?cert=proxy.pem&key=proxy.key'
   proxyd --listen tcp://127.0.0.1:5432/db.example:5432
+  proxyd passwd alice users.htpasswd
   proxyd check --config proxyd.toml
 
 Exit status: 0 after an orderly end, 1 if something could not be started,

@@ -72,7 +72,7 @@ fn main() -> ExitCode {
         Some(Command::Check) => {
             run::warn_of_open_listeners(&config);
             // Nobody may be listening.
-            let _ = writeln!(io::stdout(), "OK: {}", config.summary());
+            let _ = writeln!(io::stdout(), "OK: {}", config.summary(users.len()));
             Ok(())
         }
         _ => run::run(config, acceptors, ways, users),

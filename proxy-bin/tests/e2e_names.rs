@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::dns::{A, AAAA, NameServer, Reply};
+use support::name_server::{A, AAAA, NameServer, Reply};
 use support::{Answer, Certs, Conn, Origin, Proxyd, wait_for};
 
 /// A proxy of one worker with this configuration and these listeners.

@@ -63,8 +63,8 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// In a few words.
-    pub(crate) fn summary(&self) -> String {
+    /// In a few words, with the number of users.
+    pub(crate) fn summary(&self, users: usize) -> String {
         let count = |count: usize, what: &str| match count {
             1 => format!("1 {what}"),
             count => format!("{count} {what}s"),
@@ -74,7 +74,7 @@ impl Config {
             "{} ({}), {}, {}",
             count(self.listeners.len(), "listener"),
             listeners.join(", "),
-            count(self.users.len(), "user"),
+            count(users, "user"),
             count(self.workers, "worker"),
         )
     }

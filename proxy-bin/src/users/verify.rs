@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use super::desk::{Desk, Notice};
+use super::desk::{Desk, Notice, Task};
 
 /// The desk, and the bell of those who work behind it.
 pub(super) struct Office {
@@ -67,32 +67,34 @@ impl Office {
         self.bell.notify_one();
     }
 
-    /// Waits for a password and verifies it; `false` once the office is closed.
+    /// Waits for a task and does it; `false` once the office is closed.
     fn work(&self) -> bool {
         let mut open = self.lock();
-        loop {
+        let task = loop {
             if open.closed {
                 return false;
             }
             match open.desk.take(Instant::now()) {
-                Ok(None) => {
-                    open = self.bell.wait(open).unwrap_or_else(PoisonError::into_inner);
-                }
-                Err(in_vain) => {
-                    drop(open);
-                    in_vain.deliver();
-                    return true;
-                }
-                Ok(Some(work)) => {
-                    drop(open);
-                    // A hash that breaks the verifier must not end the thread.
-                    let right = catch_unwind(AssertUnwindSafe(|| work.verify())).ok();
-                    self.at_desk(|desk| desk.settle(&work, right, Instant::now()))
-                        .deliver();
-                    return true;
-                }
+                Some(task) => break task,
+                None => open = self.bell.wait(open).unwrap_or_else(PoisonError::into_inner),
             }
-        }
+        };
+        drop(open);
+        self.handle(task);
+        true
+    }
+
+    /// Takes its time, unlocked.
+    pub(super) fn handle(&self, task: Task) {
+        let delivery = match task {
+            Task::Dismiss(delivery) => delivery,
+            Task::Verify(work) => {
+                // A hash that breaks the verifier must not end the thread.
+                let right = catch_unwind(AssertUnwindSafe(|| work.verify())).ok();
+                self.at_desk(|desk| desk.settle(&work, right, Instant::now()))
+            }
+        };
+        delivery.deliver();
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {
