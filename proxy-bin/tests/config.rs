@@ -152,10 +152,10 @@ fn unknown_keys() {
          [[user]]\nname = \"a\"\npassword = \"b\"\npasswd = \"hunter2\"\n[limits]\nheads = 1\n\
          [metrics]\n",
         &[
-            "proxyd.toml:1: wokers: expected drain, limits, listener, log, timeouts, user, \
-             workers, found an unknown key; write workers instead",
+            "proxyd.toml:1: wokers: expected auth, drain, group, limits, listener, log, \
+             parent, resolver, rule, source, timeouts, user, via, workers, found an unknown key; write workers instead",
             "proxyd.toml:5: listener.adress: expected address, auth, cert, key, name, protocol, \
-             target, found an unknown key; write address instead",
+             target, via, found an unknown key; write address instead",
             "proxyd.toml:9: timeouts.idle: expected connect, half_closed, head, keep_alive, \
              progress, tunnel, found an unknown key; write one of these instead",
             "proxyd.toml:11: log.levl: expected access, format, level, found an unknown key; \
@@ -164,8 +164,8 @@ fn unknown_keys() {
              password instead",
             "proxyd.toml:17: limits.heads: expected connections, head_bytes, header_count, found \
              an unknown key; write one of these instead",
-            "proxyd.toml:18: metrics: expected drain, limits, listener, log, timeouts, user, \
-             workers, found an unknown key; write one of these instead",
+            "proxyd.toml:18: metrics: expected auth, drain, group, limits, listener, log, \
+             parent, resolver, rule, source, timeouts, user, via, workers, found an unknown key; write one of these instead",
         ],
     );
 }

@@ -386,7 +386,7 @@ mod tests {
                 "service": "http-3128", "method": "GET",
                 "target": "http://example.com:80/a?b=c", "status": 200, "up": 120,
                 "down": 1_000_000_000_000u64, "duration": 0.012345, "end": "completed",
-                "upstream": "192.0.2.1:80"
+                "error": null, "upstream": "192.0.2.1:80"
             })
         );
     }
