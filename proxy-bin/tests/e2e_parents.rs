@@ -4,6 +4,8 @@
 mod support;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use support::{Accepted, Answer, Certs, Conn, DOWN, Mode, Origin, Proxyd, UP, basic, find, ok};
@@ -372,9 +374,9 @@ fn p30_a_parent_that_is_the_proxy_itself_is_a_loop() {
     }
 }
 
-/// An HTTP parent that says its name to every request, and who asked it.
+/// An HTTP parent that answers every request with its name.
 fn named(name: &'static str) -> Origin {
-    Origin::http(move |_| [&ok(name.as_bytes())[..]].concat())
+    Origin::page(name)
 }
 
 /// What the requests of `count` new clients are answered with.
@@ -450,10 +452,9 @@ fn a_member_is_left_for_its_own_faults_only() {
         ("HTTP/1.1 404 Unknown\r\n\r\n", false),
         ("HTTP/1.1 508 Loop\r\n\r\n", false),
     ] {
-        let first = Origin::http(move |_| [answer, "Connection: close\r\n"].concat().into());
         let first = match answer {
             "" => Origin::start(|mut socket| drop(support::take_head(&mut socket))),
-            _ => first,
+            _ => Origin::http(move |_| answer.into()),
         };
         let second = Origin::http(|_| b"HTTP/1.1 200 OK\r\n\r\n".to_vec());
         let toml = group("failover", &[first.address, second.address]);
@@ -469,12 +470,10 @@ fn a_member_is_left_for_its_own_faults_only() {
 
 #[test]
 fn a_member_that_keeps_failing_is_passed_over() {
-    let (dead, accepted) = Origin::manual();
-    std::thread::spawn(move || accepted.into_iter().count());
-    let counted = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = Arc::new(AtomicUsize::new(0));
     let count = counted.clone();
     let closing = Origin::start(move |mut socket| {
-        count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        count.fetch_add(1, Ordering::Relaxed);
         drop(support::take_head(&mut socket));
     });
     let working = Origin::http(|_| b"HTTP/1.1 200 OK\r\n\r\n".to_vec());
@@ -485,10 +484,10 @@ fn a_member_that_keeps_failing_is_passed_over() {
         near.send(CONNECT);
         assert_eq!(Answer::read_head(&near).status, 200);
     }
-    let tries = counted.load(std::sync::atomic::Ordering::Relaxed);
+    let tries = counted.load(Ordering::Relaxed);
     // After three failures it rests, for two seconds at first.
     assert!((3..10).contains(&tries), "{tries}");
-    drop((closing, working, dead));
+    drop((closing, working));
     proxy.stop();
 }
 
@@ -514,19 +513,22 @@ fn a_listener_has_its_own_way() {
     let direct = Origin::page("direct");
     let toml = format!(
         "via = \"first\"\n[[parent]]\nname = \"first\"\nurl = \"http://{}\"\n\
-         [[parent]]\nname = \"second\"\nurl = \"http://{}\"\n\
-         [[listener]]\nprotocol = \"http\"\naddress = \"127.0.0.1:0\"\nname = \"file\"\n\
-         via = \"second\"\n",
+         [[parent]]\nname = \"second\"\nurl = \"http://{}\"\n",
         one.address, two.address
     );
     let file = Certs::shared().folder().join("ways.toml");
     std::fs::write(&file, toml).expect("written");
     let file = file.to_str().expect("a plain path");
-    let auto = "auto://127.0.0.1:0?via=direct";
     let https = format!("https://127.0.0.1:0?{}", Certs::shared().query());
-    let args = ["--config", file, "--listen", auto, "--listen", &https];
+    let mut args = vec!["--config", file];
+    for listen in [
+        "http://127.0.0.1:0?via=second",
+        "auto://127.0.0.1:0?via=direct",
+        &https,
+    ] {
+        args.extend(["--listen", listen]);
+    }
     let proxy = Proxyd::start(&args);
-    proxy.line(|line| line.contains("started"));
     let url = direct.url("/");
     for (conn, expected) in [
         (Conn::dial(proxy.address("http")), "two"),
