@@ -8,6 +8,7 @@ mod banner;
 mod certificates;
 mod cli;
 mod config;
+mod explain;
 mod gate;
 mod gateway;
 mod listen;
@@ -32,6 +33,8 @@ use tracing::level_filters::LevelFilter;
 
 use certificates::Unloaded;
 use cli::{Cli, Command};
+use config::Config;
+use explain::Explain;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -41,23 +44,36 @@ fn main() -> ExitCode {
         Err(problems) => return fail(MISTAKE, "", &problems),
     };
     start_diagnostics(config.level);
+    let only_check = match &cli.command {
+        Some(Command::Explain(request)) => return explain(request, &config),
+        Some(Command::Check) => true,
+        None => false,
+    };
     let acceptors = match certificates::load(&config) {
         Ok(acceptors) => acceptors,
         Err(Unloaded::Failures(failures)) => return fail(FAILURE, "proxyd: ", &failures),
         Err(Unloaded::Mistakes(problems)) => return fail(MISTAKE, "", &problems),
     };
-    let result = match cli.command {
-        Some(Command::Check) => {
+    let result = match only_check {
+        true => {
             run::warn_of_open_listeners(&config);
             // Nobody may be listening.
             let _ = writeln!(io::stdout(), "OK: {}", config.summary());
             Ok(())
         }
-        None => run::run(config, acceptors),
+        false => run::run(config, acceptors),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failures) => fail(FAILURE, "proxyd: ", &failures),
+    }
+}
+
+fn explain(request: &Explain, config: &Config) -> ExitCode {
+    match request.run(config) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(DENIED),
+        Err(problems) => fail(MISTAKE, "", &problems),
     }
 }
 
@@ -77,6 +93,8 @@ fn start_diagnostics(level: LevelFilter) {
         .init();
 }
 
+/// What was asked about is not allowed.
+const DENIED: u8 = 1;
 /// Something could not be started.
 const FAILURE: u8 = 1;
 /// The configuration is wrong.

@@ -2,6 +2,7 @@
 //! addresses that are not public.
 
 mod clock;
+mod explain;
 mod guard;
 mod index;
 mod rule;
@@ -17,7 +18,8 @@ use index::{Builder, Index};
 use rule::{Keyed, Rest, Rule};
 
 pub(crate) use clock::Moment;
-pub(crate) use rule::Condition;
+pub(crate) use explain::{Asked, Explanation, Question};
+use rule::Condition;
 
 /// The rules of a configuration, for all workers.
 ///
@@ -240,6 +242,11 @@ impl Policy {
             rule: Some(rule),
             action: found.action,
         })
+    }
+
+    /// Those of all rules.
+    fn numbers(&self) -> impl Iterator<Item = u32> + use<> {
+        (0..).take(self.rules.len())
     }
 
     fn rule(&self, rule: u32) -> Option<&Rule> {
