@@ -31,7 +31,7 @@ pub(crate) enum Asked {
 }
 
 impl Asked {
-    fn operation(&self) -> Operation<'_> {
+    pub(super) fn operation(&self) -> Operation<'_> {
         match self {
             Self::Associate => Operation::Associate,
             Self::Bind => Operation::Bind,
@@ -113,12 +113,10 @@ impl<'c> Explanation<'c> {
     }
 
     fn reason(&self, answer: &Answer) -> String {
-        match (answer.verdict.rule, answer.guard) {
-            (_, Err(special)) if answer.verdict.action != Action::Deny => {
-                format!("egress guard ({})", special.as_str())
-            }
-            (Some(rule), _) => format!("rule {}", self.place(rule)),
-            (None, _) => "no rule holds".to_owned(),
+        match (answer.guarded(), answer.verdict.rule) {
+            (Some(special), _) => format!("guard: {}", special.as_str()),
+            (None, Some(rule)) => format!("rule: {}", self.place(rule)),
+            (None, None) => "rule: none".to_owned(),
         }
     }
 
@@ -147,7 +145,13 @@ impl<'c> Explanation<'c> {
 impl fmt::Display for Explanation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "decision: {}", word(&self.decisive))?;
-        writeln!(f, "because: {}", self.reason(&self.decisive))?;
+        match self.decisive.verdict.rule {
+            Some(rule) => writeln!(f, "rule: {}", self.place(rule))?,
+            None => writeln!(f, "rule: none")?,
+        }
+        if let Some(special) = self.decisive.guarded() {
+            writeln!(f, "guard: {}", special.as_str())?;
+        }
         if self.is_allowed() {
             writeln!(f, "via: {}", self.via())?;
             writeln!(f, "source: {}", self.source())?;
@@ -158,7 +162,7 @@ impl fmt::Display for Explanation<'_> {
         }
         writeln!(f, "time: {}", self.moment)?;
         match self.lookup {
-            Lookup::ForGuard => writeln!(f, "lookup: for the egress guard")?,
+            Lookup::ForGuard => writeln!(f, "lookup: for the guard")?,
             Lookup::ForRule(Some(rule)) => writeln!(f, "lookup: for rule {}", self.place(rule))?,
             Lookup::ForRule(None) => writeln!(f, "lookup: for a rule")?,
             Lookup::NotNeeded => writeln!(f, "lookup: not needed")?,
@@ -169,11 +173,11 @@ impl fmt::Display for Explanation<'_> {
         for answer in &self.answers {
             if let Some(address) = answer.address {
                 let reason = self.reason(answer);
-                writeln!(f, "address: {address} {}, {reason}", word(answer))?;
+                writeln!(f, "address: {address}, {}, {reason}", word(answer))?;
             }
         }
         for (rule, condition) in self.skipped.iter().take(MOST_SKIPPED) {
-            writeln!(f, "skipped: rule {}, {condition}", self.place(*rule))?;
+            writeln!(f, "skipped: {}, {condition}", self.place(*rule))?;
         }
         match self.skipped.len().saturating_sub(MOST_SKIPPED) {
             0 => Ok(()),
@@ -185,6 +189,12 @@ impl fmt::Display for Explanation<'_> {
 impl Answer {
     fn is_allowed(&self) -> bool {
         self.verdict.action != Action::Deny && self.guard.is_ok()
+    }
+
+    /// Why the guard refuses what the rules allow.
+    fn guarded(&self) -> Option<Special> {
+        let is_denied = self.verdict.action == Action::Deny;
+        self.guard.err().filter(|_| !is_denied)
     }
 }
 

@@ -5,7 +5,11 @@ mod clock;
 mod explain;
 mod guard;
 mod index;
+#[cfg(test)]
+mod naive;
 mod rule;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
