@@ -334,3 +334,135 @@ fn p39_localhost_is_not_handed_to_a_parent() {
     assert_eq!(guard(&person, "localhost.example"), Ok(()));
     assert_eq!(guard(&person, "mylocalhost"), Ok(()));
 }
+
+/// How many rules a decision looks at, at most: with the address, and before it
+/// is known.
+fn candidates(policy: &Policy, person: &Person, name: &str, address: &str) -> [usize; 2] {
+    let index = &policy.index;
+    let of_group = |group: &index::Group| {
+        let lists = group.find(person.client, person.user);
+        lists.map(|(_, rules)| rules.len()).sum::<usize>()
+    };
+    let by_name: usize = index.names.find(name).map(<[u32]>::len).sum();
+    let by_network = index.networks.find(ip(address));
+    let by_network: usize = by_network.map(|(_, rules)| rules.len()).sum();
+    let always = by_name + of_group(&index.settled);
+    [always + by_network, always + of_group(&index.pending)]
+}
+
+/// One rule for each number, with an entry made of it.
+fn many(count: u32, entry: impl Fn(u32) -> String) -> Policy {
+    let rules = (0..count).map(|at| format!("[[rule]]\naction = \"deny\"\n{}\n", entry(at)));
+    policy(&rules.collect::<String>())
+}
+
+fn v4(at: u32) -> String {
+    IpAddr::from((0x0b00_0000 + at).to_be_bytes()).to_string()
+}
+
+#[test]
+fn many_rules_are_found_by_their_entry() {
+    let wanted = 1_999;
+    type Entry = fn(u32) -> String;
+    let entries: [Entry; 4] = [
+        |at| format!("names = [\".h{at}.example\"]"),
+        |at| format!("networks = [\"{}\"]", v4(at)),
+        |at| format!("from = [\"{}\"]", v4(at)),
+        |at| format!("users = [\"u{at}\"]"),
+    ];
+    let two = |at| format!("{}\n{}", entries[1](at), entries[3](at));
+    let (name, user) = (format!("h{wanted}.example"), format!("u{wanted}"));
+    let judged = |policy: &Policy| {
+        let person = policy.person(ip(&v4(wanted)), Some(&user), 0);
+        let looked_at = candidates(policy, &person, &name, &v4(wanted));
+        assert!(looked_at.iter().all(|count| *count <= 1), "{looked_at:?}");
+        let act = policy.act(&Operation::Tunnel);
+        policy.judge(&person, act, target(&name), Some(ip(&v4(wanted))))
+    };
+    let deny = Judgement::Decided(Verdict {
+        rule: Some(wanted),
+        action: Action::Deny,
+    });
+    for entry in entries {
+        assert_eq!(judged(&many(2_000, entry)), deny);
+    }
+    assert_eq!(judged(&many(2_000, two)), deny);
+    // Also as long as the address is not known.
+    let policy = many(2_000, two);
+    let person = policy.person(ip("192.0.2.7"), Some("u7"), 0);
+    let act = policy.act(&Operation::Tunnel);
+    let judgement = policy.judge(&person, act, target(&name), None);
+    assert_eq!(judgement, Judgement::NeedsAddress);
+    assert_eq!(rule(&policy, &somebody(&policy), &name), None);
+}
+
+#[test]
+fn explain_names_the_condition_that_fails() {
+    let config = config(
+        r#"
+        [[rule]]
+        action = "deny"
+        listeners = ["socks-1080"]
+        [[rule]]
+        action = "deny"
+        operations = ["bind"]
+        [[rule]]
+        action = "deny"
+        methods = ["GET"]
+        [[rule]]
+        action = "deny"
+        ports = ["80"]
+        [[rule]]
+        action = "deny"
+        users = ["bob"]
+        [[rule]]
+        action = "deny"
+        from = ["10.0.0.0/8"]
+        [[rule]]
+        action = "deny"
+        names = ["h.example"]
+        [[rule]]
+        action = "deny"
+        days = ["sun"]
+        [[rule]]
+        action = "deny"
+        hours = ["00:00-12:00"]
+        [[rule]]
+        action = "deny"
+        networks = ["10.0.0.0/8"]
+        [[rule]]
+        via = "direct"
+        "#,
+    );
+    let noon = Moment {
+        weekday: 0,
+        minute: 720,
+    };
+    let policy = Policy::new(&config).at(noon);
+    let question = Question {
+        client: ip("192.0.2.7"),
+        user: Some("alice".to_owned()),
+        listener: 0,
+        asked: Asked::Tunnel,
+        target: target("www.example").into(),
+    };
+    let look_up = |_: &str| vec![ip("10.1.2.3"), ip("9.9.9.9")];
+    let explanation = Explanation::new(&config, &policy, &question, look_up);
+    let text = explanation.to_string();
+    let skipped = text.lines().filter(|line| line.starts_with("skipped: "));
+    let conditions: Vec<&str> = skipped.filter_map(|line| line.split(", ").nth(1)).collect();
+    let all = [
+        "listeners",
+        "operations",
+        "methods",
+        "ports",
+        "users",
+        "from",
+        "names",
+        "days",
+        "hours",
+        "networks",
+    ];
+    assert_eq!(conditions, all, "{text}");
+    assert!(explanation.is_allowed());
+}
