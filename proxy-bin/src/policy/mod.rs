@@ -2,9 +2,14 @@
 //! addresses that are not public.
 
 mod clock;
+mod explain;
 mod guard;
 mod index;
+#[cfg(test)]
+mod naive;
 mod rule;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,7 +22,8 @@ use index::{Builder, Index};
 use rule::{Keyed, Rest, Rule};
 
 pub(crate) use clock::Moment;
-pub(crate) use rule::Condition;
+pub(crate) use explain::{Asked, Explanation, Question};
+use rule::Condition;
 
 /// The rules of a configuration, for all workers.
 ///
@@ -271,6 +277,11 @@ impl Policy {
             rule: Some(rule),
             action: found.action,
         })
+    }
+
+    /// Those of all rules.
+    fn numbers(&self) -> impl Iterator<Item = u32> + use<> {
+        (0..).take(self.rules.len())
     }
 
     fn rule(&self, rule: u32) -> Option<&Rule> {
