@@ -18,6 +18,7 @@ use proxy_core::{Host, Operation, Target};
 
 use crate::config::{Action, Config, Kind, Origin};
 use clock::Clock;
+use guard::Trust;
 use index::{Builder, Index};
 use rule::{Keyed, Rest, Rule};
 
@@ -38,6 +39,8 @@ pub(crate) struct Policy {
     users: HashMap<Box<str>, u32>,
     /// In order; their places are their numbers.
     methods: Box<[Box<str>]>,
+    /// For each listener.
+    trust: Box<[Trust]>,
     /// Where the rules were written.
     origins: Box<[Origin]>,
     clock: Clock,
@@ -51,16 +54,6 @@ pub(crate) struct Person {
     user: Option<u32>,
     listener: usize,
     trust: Trust,
-}
-
-/// Whom the egress guard lets to special addresses without a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trust {
-    /// The target is not of the client's choosing.
-    Everybody,
-    /// Clients at this machine.
-    Loopback,
-    Nobody,
 }
 
 /// What is asked for.
@@ -154,6 +147,7 @@ impl Policy {
                 .iter()
                 .map(|rule| rule.origin.clone())
                 .collect(),
+            trust: config.listeners.iter().map(Trust::of).collect(),
             clock: Clock::Machine,
         }
     }
@@ -171,18 +165,12 @@ impl Policy {
     }
 
     /// Once for each login. `listener` is an entry of [`Config::listeners`].
-    pub(crate) fn person(
-        &self,
-        client: IpAddr,
-        user: Option<&str>,
-        listener: usize,
-        trust: Trust,
-    ) -> Person {
+    pub(crate) fn person(&self, client: IpAddr, user: Option<&str>, listener: usize) -> Person {
         Person {
             client: client.to_canonical(),
             user: user.and_then(|user| self.users.get(user).copied()),
             listener,
-            trust,
+            trust: self.trust.get(listener).copied().unwrap_or(Trust::Nobody),
         }
     }
 
