@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 pub(crate) use certs::Certs;
 pub(crate) use conn::{Conn, Ended, client_hello, find};
 pub(crate) use curl::{Curl, Fetched};
-pub(crate) use dns::Names;
+pub(crate) use dns::{A, AAAA, NameServer, Reply};
 pub(crate) use http::{Answer, Request, basic, check_chunks, ok, take_head};
 pub(crate) use log::LogLine;
 pub(crate) use mode::{Mode, socks5_reply};
