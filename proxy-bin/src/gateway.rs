@@ -266,7 +266,8 @@ impl Gateway for Proxyd {
         match &reached {
             Ok(connected) => {
                 session.errand.cause.set(None);
-                if let Ok(address) = connected.upstream.peer_addr() {
+                let wanted = self.outside.log().is_on() || session.looked_up.is_some();
+                if wanted && let Ok(address) = connected.upstream.peer_addr() {
                     session.route = Route::To(address);
                 }
             }
