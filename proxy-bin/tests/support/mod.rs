@@ -16,6 +16,7 @@ mod dns;
 mod http;
 mod log;
 mod mode;
+pub(crate) mod name_server;
 mod origin;
 mod pattern;
 mod proc;
