@@ -6,6 +6,7 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, Config, Draft, Format, LEVELS, Origin, Problem, Sourced};
+use crate::users::Passwd;
 
 /// A forward proxy: HTTP, CONNECT, SOCKS4/4a/5, TLS and port relays.
 #[derive(Debug, Parser)]
@@ -18,10 +19,12 @@ pub(crate) struct Cli {
 }
 
 /// What to do instead of serving.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
+#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub(crate) enum Command {
     /// Check options and configuration file, start nothing.
     Check,
+    /// Make a line of a users file out of a password.
+    Passwd(Passwd),
 }
 
 #[derive(Args, Debug)]
@@ -190,6 +193,7 @@ Examples:
   proxyd --listen http://0.0.0.0:3128 --user alice:secret
   proxyd --listen 'https://127.0.0.1:8443?cert=proxy.pem&key=proxy.key'
   proxyd --listen tcp://127.0.0.1:5432/db.example:5432
+  proxyd passwd alice users.htpasswd
   proxyd check --config proxyd.toml
 
 Exit status: 0 after an orderly end, 1 if something could not be started,

@@ -3,25 +3,32 @@
 #![forbid(unsafe_code)]
 
 mod accept;
-mod auth;
 mod banner;
+mod cause;
 mod certificates;
 mod cli;
 mod config;
+mod errand;
 mod gate;
 mod gateway;
 mod listen;
 mod log;
 mod nofile;
+mod outside;
 mod own;
 mod parents;
 mod plan;
+mod policy;
+mod resolver;
 mod run;
 mod service;
 mod signal;
 mod sniff;
+mod sources;
 mod throttle;
 mod upstream;
+mod users;
+mod way;
 mod worker;
 
 use std::fmt::Display;
@@ -33,9 +40,16 @@ use tracing::level_filters::LevelFilter;
 
 use certificates::Unloaded;
 use cli::{Cli, Command};
+use users::Unread;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Some(Command::Passwd(passwd)) = &cli.command {
+        return match passwd.run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(refusal) => fail(refusal.status(), "proxyd: ", &[refusal]),
+        };
+    }
     let config = match cli.config() {
         Ok(config) => config,
         // Without a prefix, so that editors find the line.
@@ -49,14 +63,19 @@ fn main() -> ExitCode {
         Err(Unloaded::Failures(failures)) => return fail(FAILURE, "proxyd: ", &failures),
         Err(Unloaded::Mistakes(problems)) => return fail(MISTAKE, "", &problems),
     };
+    let users = match users::Table::load(&config) {
+        Ok(users) => users,
+        Err(Unread::Failure(text)) => return fail(FAILURE, "proxyd: ", &[text]),
+        Err(Unread::Mistakes(problems)) => return fail(MISTAKE, "", &problems),
+    };
     let result = match cli.command {
         Some(Command::Check) => {
             run::warn_of_open_listeners(&config);
             // Nobody may be listening.
-            let _ = writeln!(io::stdout(), "OK: {}", config.summary());
+            let _ = writeln!(io::stdout(), "OK: {}", config.summary(users.len()));
             Ok(())
         }
-        None => run::run(config, acceptors, ways),
+        _ => run::run(config, acceptors, ways, users),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -81,6 +100,6 @@ fn start_diagnostics(level: LevelFilter) {
 }
 
 /// Something could not be started.
-const FAILURE: u8 = 1;
+pub(crate) const FAILURE: u8 = 1;
 /// The configuration is wrong.
-const MISTAKE: u8 = 2;
+pub(crate) const MISTAKE: u8 = 2;

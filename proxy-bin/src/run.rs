@@ -1,6 +1,7 @@
 //! The life of the process: start, serve, drain, end.
 
 use std::io::{self, IsTerminal, Write};
+use std::rc::Rc;
 use std::sync::{Arc, mpsc as blocking};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,7 +19,10 @@ use crate::nofile;
 use crate::own::OwnAddresses;
 use crate::parents::Ways;
 use crate::plan::Plan;
+use crate::policy::Policy;
+use crate::resolver::NameService;
 use crate::signal::Signal;
+use crate::users::{Door, Table, Watch};
 use crate::worker::{self, Phase, Shared};
 
 /// Serves until a signal asks for the end and all work is done.
@@ -33,10 +37,17 @@ pub(crate) fn run(
     config: Config,
     acceptors: Vec<Option<Acceptor>>,
     ways: Ways,
+    users: Table,
 ) -> Result<(), Vec<String>> {
     let descriptors = nofile::raise();
     let plan = Plan::new(&config, acceptors)?;
     let (writer, log) = open_log(&config)?;
+    let seen = users.mark();
+    let door = open_door(&config, users)?;
+    let watch = door
+        .as_ref()
+        .and_then(|door| Watch::new(&config, door, seen));
+    let watch = watch.map(Rc::new);
     let (phases, phase) = watch::channel(Phase::Serving);
     let (tell, events) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -53,7 +64,10 @@ pub(crate) fn run(
     let shared = Shared {
         own: OwnAddresses::new(plan.places.iter().map(|place| place.address)),
         places: plan.places.into(),
+        policy: Arc::new(Policy::new(&config)),
+        names: Arc::new(NameService::read(&config.resolver)),
         ways,
+        door,
         limit: config.connections.map(|most| Arc::new(Limit::new(most))),
         idle: idle_connections(descriptors, config.workers),
         stop: Stop::new(),
@@ -75,8 +89,12 @@ pub(crate) fn run(
         phases,
         workers,
         writer: writer.as_ref(),
+        watch: watch.clone(),
         hangup_ends: io::stderr().is_terminal(),
     };
+    if let Some(watch) = watch {
+        signals.spawn_local(keep_looking(watch));
+    }
     let end = runtime.block_on(signals.run_until(life.attend()));
     if let Some(writer) = writer {
         writer.finish(match end {
@@ -105,6 +123,7 @@ struct Life<'w> {
     phases: watch::Sender<Phase>,
     workers: usize,
     writer: Option<&'w Writer>,
+    watch: Option<Rc<Watch>>,
     hangup_ends: bool,
 }
 
@@ -122,7 +141,7 @@ impl Life<'_> {
         let mut first_signal: Option<Instant> = None;
         while self.workers > 0 {
             match self.events.recv().await {
-                Some(Event::Signal(Signal::Hangup)) if !self.hangup_ends => self.reopen_log(),
+                Some(Event::Signal(Signal::Hangup)) if !self.hangup_ends => self.look_again(),
                 Some(Event::Signal(signal)) => match first_signal {
                     None => {
                         tracing::info!("closing: running work may finish; a second signal cuts it");
@@ -148,9 +167,13 @@ impl Life<'_> {
         end
     }
 
-    fn reopen_log(&self) {
+    /// Files may have been replaced.
+    fn look_again(&self) {
         if let Some(writer) = self.writer {
             writer.reopen();
+        }
+        if let Some(watch) = &self.watch {
+            watch.look();
         }
     }
 
@@ -227,6 +250,27 @@ impl Drop for Ended {
     }
 }
 
+/// The door for users, if a listener asks for them.
+fn open_door(config: &Config, users: Table) -> Result<Option<Arc<Door>>, Vec<String>> {
+    if !config.listeners.iter().any(|listener| listener.auth) {
+        return Ok(None);
+    }
+    // Passwords in clear need no thread.
+    let threads = config.auth.file.as_ref().map_or(0, |_| {
+        thread::available_parallelism().map_or(1, |cores| (cores.get() / 2).max(1))
+    });
+    let door = Door::new(users, &config.auth, threads)
+        .map_err(|error| vec![format!("cannot verify passwords: {error}")])?;
+    Ok(Some(Arc::new(door)))
+}
+
+async fn keep_looking(watch: Rc<Watch>) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        watch.look();
+    }
+}
+
 fn open_log(config: &Config) -> Result<(Option<Writer>, Option<Handle>), Vec<String>> {
     let opened = match &config.access {
         Access::Off => return Ok((None, None)),
@@ -247,7 +291,7 @@ fn open_log(config: &Config) -> Result<(Option<Writer>, Option<Handle>), Vec<Str
     }
 }
 
-/// An open proxy is served all the same: it may stand behind a firewall.
+/// Whoever switched it on may have forgotten.
 pub(crate) fn warn_of_open_listeners(config: &Config) {
     for listener in config
         .listeners
@@ -255,8 +299,8 @@ pub(crate) fn warn_of_open_listeners(config: &Config) {
         .filter(|listener| listener.is_open())
     {
         tracing::warn!(
-            "{listener} IS AN OPEN PROXY: everybody who can reach this address can use it. Ask for \
-             a user (--user NAME:PASSWORD) or listen on 127.0.0.1"
+            "{listener} IS AN OPEN PROXY, as its setting open says: everybody who can reach this \
+             address can use it"
         );
     }
 }
@@ -270,6 +314,9 @@ fn idle_connections(descriptors: Option<u64>, workers: usize) -> usize {
 }
 
 const MOST_IDLE: usize = 1024;
+
+/// How long a changed users file may go unnoticed.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Some programs that run others, `timeout` for one, signal the process and then
 /// its group: that is one wish, told twice.

@@ -37,7 +37,7 @@ pub(crate) struct Lane {
     /// The chain of parents it takes; 0 is none.
     pub(crate) chain: u16,
     /// The source address it comes from, as policy counts them.
-    pub(crate) source: u32,
+    pub(crate) source: u64,
 }
 
 impl Upstream {
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn it_is_small() {
-        assert!(size_of::<Upstream>() <= 64, "{}", size_of::<Upstream>());
+        assert!(size_of::<Upstream>() <= 72, "{}", size_of::<Upstream>());
     }
 
     #[tokio::test]

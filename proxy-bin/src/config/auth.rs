@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::problem::{Problem, Sourced};
+use super::problem::{Mismatch, Sourced};
 use super::reader::Table;
+use super::value;
 
 /// The `[auth]` table without contradictions.
 #[derive(Clone, Debug)]
@@ -41,15 +42,65 @@ impl Default for Auth {
 
 /// `[auth]` as written.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct AuthDraft {}
+pub(crate) struct AuthDraft {
+    pub(super) file: Option<Sourced<PathBuf>>,
+    remember: Option<Duration>,
+    failures: Option<u32>,
+    window: Option<Duration>,
+    length: Option<Duration>,
+}
 
 impl AuthDraft {
-    pub(super) fn read(&mut self, _table: &Table<'_>) {}
+    pub(super) fn read(&mut self, table: &Table<'_>) {
+        let folder = table.origin().folder();
+        self.file = table.text("file", |text| match text {
+            "" => {
+                let expected = "the path of a file in htpasswd format";
+                Err(Mismatch::new(expected, "\"users.htpasswd\""))
+            }
+            text => Ok(folder.join(text)),
+        });
+        let remember = table.text("remember", value::duration);
+        self.remember = remember.map(|time| time.value);
+        let failures = table.integer("ban_failures", 0..=MOST_FAILURES);
+        self.failures = failures.and_then(|failures| failures.value.try_into().ok());
+        self.window = time_above_zero(table, "ban_window");
+        self.length = time_above_zero(table, "ban_length");
+    }
 
-    /// Fills in the defaults and judges the whole.
-    pub(super) fn finish(self, _problems: &mut Vec<Problem>) -> Auth {
-        Auth::default()
+    /// Fills in the defaults.
+    pub(super) fn finish(self) -> Auth {
+        let usual = Auth::default();
+        let ban = usual.ban.and_then(|ban| match self.failures {
+            Some(0) => None,
+            failures => Some(Ban {
+                failures: failures.unwrap_or(ban.failures),
+                window: self.window.unwrap_or(ban.window),
+                length: self.length.unwrap_or(ban.length),
+            }),
+        });
+        Auth {
+            file: self.file,
+            remember: self.remember.unwrap_or(usual.remember),
+            ban,
+        }
     }
 }
 
-pub(super) const KEYS: [&str; 1] = ["file"];
+fn time_above_zero(table: &Table<'_>, key: &str) -> Option<Duration> {
+    let read = |text: &str| match value::duration(text) {
+        Ok(time) if time.is_zero() => Err(Mismatch::new("a time above zero", "\"1m\"")),
+        read => read,
+    };
+    table.text(key, read).map(|time| time.value)
+}
+
+pub(super) const KEYS: [&str; 5] = [
+    "file",
+    "remember",
+    "ban_failures",
+    "ban_window",
+    "ban_length",
+];
+
+const MOST_FAILURES: usize = 1_000_000;

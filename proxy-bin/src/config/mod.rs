@@ -3,7 +3,9 @@
 
 mod auth;
 mod check;
+mod condition;
 mod draft;
+mod entries;
 mod file;
 mod hint;
 mod listener;
@@ -30,9 +32,9 @@ pub(crate) use listener::{Listener, Protocol, TlsFiles};
 pub(crate) use parents::{Chain, Hop, HopProtocol, Login, Order, Parent, Via};
 pub(crate) use problem::{Mismatch, Origin, Problem, Sourced, shown};
 pub(crate) use resolver::Resolver;
-pub(crate) use rules::{Action, Rule};
+pub(crate) use rules::{Action, Hours, Kind, Rule};
 pub(crate) use sources::{Addresses, Choice, Source};
-pub(crate) use value::{choice, duration, workers};
+pub(crate) use value::{choice, duration, password, user_name, workers, wrong_password};
 
 /// A configuration without contradictions.
 #[derive(Clone, Debug)]
@@ -61,8 +63,8 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// In a few words.
-    pub(crate) fn summary(&self) -> String {
+    /// In a few words, with the number of users.
+    pub(crate) fn summary(&self, users: usize) -> String {
         let count = |count: usize, what: &str| match count {
             1 => format!("1 {what}"),
             count => format!("{count} {what}s"),
@@ -72,7 +74,7 @@ impl Config {
             "{} ({}), {}, {}",
             count(self.listeners.len(), "listener"),
             listeners.join(", "),
-            count(self.users.len(), "user"),
+            count(users, "user"),
             count(self.workers, "worker"),
         )
     }
@@ -83,6 +85,8 @@ impl Config {
 pub(crate) struct User {
     pub(crate) name: String,
     pub(crate) password: String,
+    /// An entry of [`Config::sources`] to connect from.
+    pub(crate) source: Option<u16>,
 }
 
 impl fmt::Debug for User {

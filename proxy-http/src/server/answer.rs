@@ -142,7 +142,12 @@ where
             return Err(Denial::Challenge.into());
         };
         let asking = self.server.gateway.authorize(&known.identity, ask);
-        Ok(watch(&mut self.deadline, asking).await??)
+        let allowed = watch(&mut self.deadline, asking).await?;
+        if let Err(Denial::Challenge) = allowed {
+            // The same credentials, shown again, are to be judged anew.
+            self.known = None;
+        }
+        Ok(allowed?)
     }
 
     /// Happens once for each credentials shown.

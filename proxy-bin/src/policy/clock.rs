@@ -1,0 +1,81 @@
+//! Weekday and time of day on this machine.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use jiff::ZonedDateTime;
+use jiff::civil::DateTime;
+
+/// A minute of the week.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moment {
+    /// 0 is Monday.
+    pub(crate) weekday: u8,
+    /// Since midnight.
+    pub(crate) minute: u16,
+}
+
+impl From<DateTime> for Moment {
+    fn from(time: DateTime) -> Self {
+        // Neither is ever negative.
+        let part = |number: i8| u8::try_from(number).unwrap_or(0);
+        Self {
+            weekday: part(time.weekday().to_monday_zero_offset()),
+            minute: u16::from(part(time.hour())) * 60 + u16::from(part(time.minute())),
+        }
+    }
+}
+
+/// Where the time of a policy comes from.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Clock {
+    Fixed(Moment),
+    Machine,
+}
+
+impl Clock {
+    pub(super) fn now(self) -> Moment {
+        match self {
+            Self::Fixed(moment) => moment,
+            Self::Machine => machine(),
+        }
+    }
+}
+
+/// The calendar is asked at most once a second.
+fn machine() -> Moment {
+    let now = Instant::now();
+    if let Some((read, moment)) = LAST.get()
+        && now.duration_since(read) < FRESH
+    {
+        return moment;
+    }
+    let moment = ZonedDateTime::now().datetime().into();
+    LAST.set(Some((now, moment)));
+    moment
+}
+
+thread_local! {
+    static LAST: Cell<Option<(Instant, Moment)>> = const { Cell::new(None) };
+}
+
+const FRESH: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments() {
+        let moment = |text: &str| Moment::from(text.parse::<DateTime>().expect(text));
+        assert_eq!(
+            moment("2026-11-30T12:05"),
+            Moment {
+                weekday: 0,
+                minute: 725
+            }
+        );
+        assert_eq!(moment("2026-12-06T23:59").weekday, 6);
+        assert_eq!(Clock::Machine.now(), machine());
+    }
+}

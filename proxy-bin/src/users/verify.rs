@@ -1,0 +1,122 @@
+//! The threads that verify passwords, so that no other has to wait.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use super::desk::{Desk, Notice, Task};
+
+/// The desk, and the bell of those who work behind it.
+pub(super) struct Office {
+    desk: Mutex<Open>,
+    bell: Condvar,
+}
+
+struct Open {
+    desk: Desk,
+    closed: bool,
+}
+
+impl Office {
+    pub(super) fn new(desk: Desk) -> Self {
+        Self {
+            desk: Mutex::new(Open {
+                desk,
+                closed: false,
+            }),
+            bell: Condvar::new(),
+        }
+    }
+
+    /// Starts `count` threads, which cost nothing while there is no work.
+    ///
+    /// # Errors
+    /// If the system has no threads left.
+    pub(super) fn hire(self: &Arc<Self>, count: usize) -> io::Result<()> {
+        for number in 0..count {
+            let office = Arc::clone(self);
+            thread::Builder::new()
+                .name(format!("verify-{number}"))
+                .spawn(move || {
+                    stand_back();
+                    while office.work() {}
+                })?;
+        }
+        Ok(())
+    }
+
+    /// Lets the threads go.
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.bell.notify_all();
+    }
+
+    /// Does something at the desk, and tells the log of what came out of it.
+    pub(super) fn at_desk<T>(&self, with: impl FnOnce(&mut Desk) -> T) -> T {
+        let (result, notice) = {
+            let desk = &mut self.lock().desk;
+            (with(desk), desk.take_notice())
+        };
+        tell(notice);
+        result
+    }
+
+    pub(super) fn ring(&self) {
+        self.bell.notify_one();
+    }
+
+    /// Waits for a task and does it; `false` once the office is closed.
+    fn work(&self) -> bool {
+        let mut open = self.lock();
+        let task = loop {
+            if open.closed {
+                return false;
+            }
+            match open.desk.take(Instant::now()) {
+                Some(task) => break task,
+                None => open = self.bell.wait(open).unwrap_or_else(PoisonError::into_inner),
+            }
+        };
+        drop(open);
+        self.handle(task);
+        true
+    }
+
+    /// Takes its time, unlocked.
+    pub(super) fn handle(&self, task: Task) {
+        let delivery = match task {
+            Task::Dismiss(delivery) => delivery,
+            Task::Verify(work) => {
+                // A hash that breaks the verifier must not end the thread.
+                let right = catch_unwind(AssertUnwindSafe(|| work.verify())).ok();
+                self.at_desk(|desk| desk.settle(&work, right, Instant::now()))
+            }
+        };
+        delivery.deliver();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Those who are served go first.
+fn stand_back() {
+    // On Linux this is a matter of the thread; elsewhere of the whole process.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::nice(10);
+}
+
+fn tell(notice: Option<Notice>) {
+    if let Some(Notice { client, ban, count }) = notice {
+        tracing::warn!(
+            %client,
+            failures = ban.failures,
+            length = ?ban.length,
+            bans = count,
+            "banned: too many logins failed"
+        );
+    }
+}
