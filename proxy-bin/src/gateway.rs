@@ -63,7 +63,7 @@ impl Proxyd {
 
     /// What requests are to show parents, so that those that come back are known.
     pub(crate) fn name(&self) -> Option<&str> {
-        self.outside.parents.name()
+        self.outside.parents().name()
     }
 
     /// The same listener once too many are connected.
