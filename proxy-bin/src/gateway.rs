@@ -61,6 +61,11 @@ impl Proxyd {
         }
     }
 
+    /// What requests are to show parents, so that those that come back are known.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.outside.parents().name()
+    }
+
     /// The same listener once too many are connected.
     pub(crate) fn busy(&self) -> Self {
         Self {
@@ -266,7 +271,8 @@ impl Gateway for Proxyd {
         match &reached {
             Ok(connected) => {
                 session.errand.cause.set(None);
-                if let Ok(address) = connected.upstream.peer_addr() {
+                let wanted = self.outside.log().is_on() || session.looked_up.is_some();
+                if wanted && let Ok(address) = connected.upstream.peer_addr() {
                     session.route = Route::To(address);
                 }
             }

@@ -76,6 +76,10 @@ impl Outside {
         !self.sources.is_empty()
     }
 
+    pub(crate) fn parents(&self) -> &Parents {
+        &self.parents
+    }
+
     pub(crate) fn log(&self) -> &AccessLog {
         &self.log
     }

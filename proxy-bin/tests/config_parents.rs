@@ -117,15 +117,15 @@ via = "romee"
         &[
             "p.toml:1: via: expected \"direct\" or the name of a parent or group, found \"osl\"; \
              write \"oslo\" instead",
-            "p.toml:15: parent.name: expected a name, found \"direct\", which means no parent; \
+            "p.toml:16: parent.name: expected a name, found \"direct\", which means no parent; \
              write another name instead",
-            "p.toml:19: parent.name: expected a name of its own, found \"rome\" as at p.toml:6; \
+            "p.toml:20: parent.name: expected a name of its own, found \"rome\" as at p.toml:7; \
              write another name instead",
-            "p.toml:23: group.name: expected a name of its own, found \"paris\" as at p.toml:2; \
+            "p.toml:24: group.name: expected a name of its own, found \"paris\" as at p.toml:3; \
              write another name instead",
-            "p.toml:24: group.parents: expected the name of a parent, found \"pariss\"; write \
+            "p.toml:25: group.parents: expected the name of a parent, found \"pariss\"; write \
              \"paris\" instead",
-            "p.toml:24: group.parents: expected it once, found \"rome\" again; write it once \
+            "p.toml:25: group.parents: expected it once, found \"rome\" again; write it once \
              instead",
             "p.toml:35: listener.via: expected \"direct\" or the name of a parent or group, found \
              \"romee\"; write \"rome\" instead",

@@ -83,6 +83,21 @@ const SCRIPTS: [Script; 7] = [
 
 const CONNECT: &str = "CONNECT nowhere.invalid:443 HTTP/1.1\r\nHost: nowhere.invalid:443\r\n\r\n";
 
+/// Reads what a parent is asked. An HTTP one is also told who asks.
+fn expect(far: &Conn, asked: &[u8]) {
+    if !asked.starts_with(b"CONNECT") {
+        return far.expect(asked);
+    }
+    let head = String::from_utf8(far.until(b"\r\n\r\n")).expect("text");
+    let (before, via) = head.split_once("Via: 1.1 proxyd-").expect("a Via");
+    assert_eq!(format!("{before}\r\n").as_bytes(), asked);
+    let name = via.strip_suffix("\r\n\r\n").expect("the last field");
+    assert!(
+        name.len() == 16 && name.bytes().all(|b| b.is_ascii_hexdigit()),
+        "{name}"
+    );
+}
+
 #[test]
 fn p40_p41_p42_a_tunnel_opens_once_the_parent_says_so_and_loses_no_byte() {
     for Script { url, talk } in SCRIPTS {
@@ -93,7 +108,7 @@ fn p40_p41_p42_a_tunnel_opens_once_the_parent_says_so_and_loses_no_byte() {
         near.send([CONNECT, "first"].concat());
         let far = Accepted::next(&accepted);
         for (asked, answer) in talk {
-            far.expect(asked);
+            expect(&far, asked);
             assert!(
                 near.is_silent_for(Duration::from_millis(20)),
                 "{url}: too early"
@@ -126,7 +141,7 @@ fn p41_an_answer_in_single_bytes_is_understood() {
         near.send(CONNECT);
         let far = Accepted::next(&accepted);
         for (asked, answer) in talk {
-            far.expect(asked);
+            expect(&far, asked);
             answer.iter().for_each(|byte| far.send([*byte]));
         }
         near.expect("HTTP/1.1 200 Connection established\r\n\r\nearly");
@@ -168,7 +183,7 @@ fn p38_addresses_reach_the_parent_as_they_are() {
                 far.send(b"\x05\x00");
                 far.expect(request);
             }
-            None => far.expect(asked),
+            None => expect(&far, asked),
         }
         drop((near, far, parent));
         proxy.finish();
@@ -351,14 +366,16 @@ fn p24_an_https_parent_gets_requests_and_its_login_too() {
     proxy.finish();
 }
 
+/// A free place to listen at that no other test has.
+fn place(last: u8) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, last], support::closed_port().port()))
+}
+
 #[test]
 fn p30_a_parent_that_is_the_proxy_itself_is_a_loop() {
-    let own = support::closed_port();
+    let own = place(4);
     let listen = format!("http://{own}");
-    for via in [
-        format!("http://{own}"),
-        format!("socks5://localhost:{}", own.port()),
-    ] {
+    for via in [format!("http://{own}"), format!("socks5://{own}")] {
         let proxy = Proxyd::start(&["--listen", &listen, "--via", &via]);
         for request in [CONNECT.to_owned(), get("http://far.invalid/", "")] {
             let near = Conn::dial(own);
@@ -372,6 +389,23 @@ fn p30_a_parent_that_is_the_proxy_itself_is_a_loop() {
         }
         proxy.finish();
     }
+}
+
+#[test]
+fn p30_parents_that_lead_to_each_other_are_a_loop() {
+    let (one, two) = (place(2), place(3));
+    let start = |own: SocketAddr, other: SocketAddr| {
+        let (listen, via) = (format!("http://{own}"), format!("http://{other}"));
+        Proxyd::start(&["--listen", &listen, "--via", &via])
+    };
+    let (first, second) = (start(one, two), start(two, one));
+    for request in [CONNECT.to_owned(), get("http://far.invalid/", "")] {
+        let near = Conn::dial(one);
+        near.send(request);
+        assert_eq!(Answer::read(&near).status, 508);
+    }
+    first.stop();
+    second.stop();
 }
 
 /// An HTTP parent that answers every request with its name.
@@ -493,7 +527,7 @@ fn a_member_that_keeps_failing_is_passed_over() {
 
 #[test]
 fn a_single_parent_is_tried_again_at_once() {
-    let address = support::closed_port();
+    let address = place(5);
     let proxy = Proxyd::http(&["--via", &format!("http://{address}"), "--workers", "1"]);
     assert_eq!(answers(proxy.address("http"), 8), ["502"; 8]);
     let listener = std::net::TcpListener::bind(address).expect("free again");

@@ -31,6 +31,7 @@ use crate::{ResponseParser, TunnelError, auth};
 pub struct ConnectHandshake<'t> {
     target: Target<'t>,
     login: Option<Credentials<'t>>,
+    via: Option<&'t str>,
     parser: ResponseParser,
     sent: bool,
     interim: u8,
@@ -47,6 +48,7 @@ impl<'t> ConnectHandshake<'t> {
         Self {
             target,
             login: None,
+            via: None,
             parser: ResponseParser::of_tunnel(limits),
             sent: false,
             interim: 0,
@@ -60,6 +62,14 @@ impl<'t> ConnectHandshake<'t> {
         self
     }
 
+    /// Names this proxy in `Via` (RFC 9110 section 7.6.3), so that it knows a
+    /// request that comes back. Must be a token.
+    #[must_use]
+    pub fn via(mut self, name: &'t str) -> Self {
+        self.via = Some(name);
+        self
+    }
+
     fn encode(&self, out: &mut BytesMut) {
         let target = self.target;
         // Writing to memory that grows cannot fail.
@@ -68,6 +78,9 @@ impl<'t> ConnectHandshake<'t> {
             out.put_slice(b"Proxy-Authorization: ");
             auth::encode(login, out);
             out.put_slice(b"\r\n");
+        }
+        if let Some(name) = self.via {
+            let _ = write!(out, "Via: 1.1 {name}\r\n");
         }
         out.put_slice(b"\r\n");
     }

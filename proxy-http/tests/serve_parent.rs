@@ -147,6 +147,39 @@ fn a_407_of_an_origin_is_passed_on() {
 }
 
 #[test]
+fn p30_parents_see_the_path_and_a_circle_is_broken() {
+    run(async {
+        let parent = Origin::start().await;
+        let gateway = Direct {
+            parent: Some((parent.name.clone(), Arc::default())),
+            ..Direct::default()
+        };
+        let mut config = Config::default();
+        config.via("gate-1");
+        let proxy = Proxy::with(gateway, config, ()).await;
+        let mut client = proxy.client().await;
+        let request = |via: &str| {
+            format!("GET http://far.invalid/ HTTP/1.1\r\nHost: far.invalid\r\nVia: {via}\r\n\r\n")
+        };
+        client.send(request("1.0 fred")).await;
+        let mut server = parent.accept().await;
+        let head = server.until("\r\n\r\n").await;
+        assert!(
+            head.contains("\r\nVia: 1.0 fred\r\nVia: 1.1 gate-1\r\n"),
+            "{head}"
+        );
+        server.send(OK).await;
+        client.until("ok").await;
+        client.send(request("1.1 other, 1.1 gate-1")).await;
+        let head = client.until("\r\n\r\n").await;
+        assert!(head.starts_with("HTTP/1.1 508 Loop Detected\r\n"), "{head}");
+        assert!(head.contains("; error=proxy_loop_detected\r\n"), "{head}");
+        let told = proxy.told(2).await;
+        assert_eq!(told[1].end, End::Forbidden);
+    });
+}
+
+#[test]
 fn the_name_in_proxy_status_is_the_embedders() {
     run(async {
         for (name, field) in [

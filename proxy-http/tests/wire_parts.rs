@@ -308,6 +308,18 @@ fn what_a_parent_answers_becomes_a_failure_of_the_parent() {
     assert_eq!(malformed, ConnectError::parent(Kind::Protocol));
 }
 
+#[test]
+fn p30_a_parent_is_told_who_asks() {
+    let target = Target::parse("h.example:443", None).expect("a target");
+    let mut out = BytesMut::new();
+    let mut handshake = ConnectHandshake::new(target).via("gate-1");
+    assert!(handshake.advance(b"", &mut out).is_ok());
+    assert_eq!(
+        &out[..],
+        b"CONNECT h.example:443 HTTP/1.1\r\nHost: h.example:443\r\nVia: 1.1 gate-1\r\n\r\n"
+    );
+}
+
 fn handshake() -> (ConnectHandshake<'static>, BytesMut) {
     let target = Target::parse("[2001:db8::1]:443", None).expect("a target");
     let mut handshake = ConnectHandshake::new(target);

@@ -27,6 +27,16 @@ pub(super) struct Chain {
     parent: Option<Arc<HttpParent>>,
 }
 
+/// What a chain is used for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Goal<'g> {
+    pub(super) target: Target<'g>,
+    /// The last hop itself will do, if it speaks HTTP.
+    pub(super) request: bool,
+    /// What we call ourselves.
+    pub(super) name: &'g str,
+}
+
 /// One proxy of a chain.
 #[derive(Debug)]
 pub(super) struct Hop {
@@ -73,12 +83,10 @@ impl Chain {
         self.parent.as_ref()
     }
 
-    /// A connection to `target`, or, for a `request`, to the last hop if that
-    /// speaks HTTP. `stage` tells how far it has come.
+    /// A connection that serves `goal`. `stage` tells how far it has come.
     pub(super) async fn reach<D>(
         &self,
-        target: Target<'_>,
-        request: bool,
+        goal: Goal<'_>,
         stage: &Cell<Stage>,
         dial: &D,
     ) -> Result<Upstream, Failure>
@@ -99,26 +107,29 @@ impl Chain {
             if let Some(tls) = &hop.tls {
                 upstream = tls.wrap(upstream).await.map_err(fail)?;
             }
-            if let Some(parent) = self.parent.as_ref().filter(|_| last && request) {
+            if let Some(parent) = self.parent.as_ref().filter(|_| last && goal.request) {
                 upstream.set_parent(Arc::clone(parent));
                 break;
             }
             stage.set(Stage { hop: at, last });
-            let goal = next.map_or(target, |next| next.target.as_target());
-            hop.ask(&mut upstream, goal).await.map_err(fail)?;
+            let target = next.map_or(goal.target, |next| next.target.as_target());
+            hop.ask(&mut upstream, Goal { target, ..goal })
+                .await
+                .map_err(fail)?;
         }
         Ok(upstream)
     }
 }
 
 impl Hop {
-    /// Has the hop connect to `goal`; what comes behind its answer is kept.
-    async fn ask(&self, upstream: &mut Upstream, goal: Target<'_>) -> Result<(), Trouble> {
+    /// Has the hop connect to the target; what comes behind its answer is kept.
+    async fn ask(&self, upstream: &mut Upstream, goal: Goal<'_>) -> Result<(), Trouble> {
+        let Goal { target, name, .. } = goal;
         let mut ahead = upstream.take_ahead();
         let login = self.login.as_ref().map(credentials);
         match self.speaks {
             Speaks::Http => {
-                let mut handshake = ConnectHandshake::new(goal);
+                let mut handshake = ConnectHandshake::new(target).via(name);
                 if let Some(login) = login {
                     handshake = handshake.login(login);
                 }
@@ -126,13 +137,13 @@ impl Hop {
             }
             Speaks::Socks4a => {
                 let user = login.map_or(&b""[..], |login| login.user);
-                let mut handshake = ClientHandshake::v4(goal, user)?;
+                let mut handshake = ClientHandshake::v4(target, user)?;
                 drive(upstream, &mut ahead, &mut handshake).await?;
             }
             Speaks::Socks5 => {
                 let mut handshake = match login {
-                    Some(login) => ClientHandshake::v5_login(goal, login)?,
-                    None => ClientHandshake::v5(goal),
+                    Some(login) => ClientHandshake::v5_login(target, login)?,
+                    None => ClientHandshake::v5(target),
                 };
                 drive(upstream, &mut ahead, &mut handshake).await?;
             }

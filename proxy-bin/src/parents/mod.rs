@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::config::Order;
 use crate::throttle::Throttle;
 use crate::upstream::{Lane, Upstream};
-use chain::Chain;
+use chain::{Chain, Goal};
 use health::Health;
 use trouble::{Blame, Failure};
 
@@ -28,9 +28,20 @@ pub(crate) struct Ways(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
+    /// What this process calls itself towards HTTP parents.
+    name: String,
     chains: Vec<Chain>,
     /// In the order of `Config::parents`.
     groups: Vec<Group>,
+}
+
+impl Ways {
+    /// What this process calls itself towards parents, so that it knows a
+    /// request that comes back; `None` if there are none.
+    pub(crate) fn name(&self) -> Option<&str> {
+        let used = !self.0.chains.is_empty();
+        used.then_some(&*self.0.name)
+    }
 }
 
 /// A parent or a group of them.
@@ -68,7 +79,7 @@ pub(crate) struct Turn {
 
 impl Parents {
     pub(crate) fn new(ways: Ways, timeouts: &Timeouts) -> Self {
-        let Shared { chains, groups } = &*ways.0;
+        let Shared { chains, groups, .. } = &*ways.0;
         Self {
             states: chains.iter().map(|_| State::default()).collect(),
             turns: groups.iter().map(|_| Cell::default()).collect(),
@@ -77,6 +88,11 @@ impl Parents {
             patience: timeouts.connect.map(|time| time * 19 / 20),
             ways,
         }
+    }
+
+    /// [`Ways::name`].
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.ways.name()
     }
 
     /// Chooses the member of the parent or group `via`, an index into
@@ -178,7 +194,12 @@ impl Parents {
     {
         let chain = &self.ways.0.chains[usize::from(member)];
         let stage = Cell::default();
-        let reaching = chain.reach(target, request, &stage, dial);
+        let goal = Goal {
+            target,
+            request,
+            name: &self.ways.0.name,
+        };
+        let reaching = chain.reach(goal, &stage, dial);
         match budget {
             None => reaching.await,
             Some(budget) => tokio::time::timeout(budget, reaching)
