@@ -86,7 +86,7 @@ impl<'c> Explanation<'c> {
         let asker = Asker::new(config, policy, question);
         let (lookup, answers) = asker.answers(look_up);
         let allowed = answers.iter().find(|answer| answer.is_allowed());
-        let decisive = match allowed.or(answers.first()) {
+        let decisive = match allowed.or_else(|| answers.first()) {
             Some(answer) => *answer,
             None => asker.without_address(),
         };

@@ -5,11 +5,7 @@ mod clock;
 mod explain;
 mod guard;
 mod index;
-#[cfg(test)]
-mod naive;
 mod rule;
-#[cfg(test)]
-mod tests;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -41,7 +37,8 @@ pub(crate) struct Policy {
     clock: Clock,
 }
 
-/// Who asks; the same for all that a client does after its login.
+/// Who asks; the same for all that a client does after its login. Of one policy
+/// only, like [`Act`] and [`Verdict`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Person {
     client: IpAddr,
@@ -176,7 +173,11 @@ impl Policy {
         address: Option<IpAddr>,
     ) -> Judgement {
         let address = address.map_or(Address::Later, Address::Known);
-        self.first(&Request::new(person, act, target, address))
+        match self.first(&Request::new(person, act, target, address)) {
+            None => Judgement::Decided(Verdict::OPEN),
+            Some((_, Outcome::NeedsAddress)) => Judgement::NeedsAddress,
+            Some((rule, _)) => Judgement::Decided(self.verdict(rule)),
+        }
     }
 
     /// What the rules say of a name that has no address: those with networks do
@@ -187,18 +188,15 @@ impl Policy {
         act: Act,
         target: Target<'_>,
     ) -> Verdict {
-        match self.first(&Request::new(person, act, target, Address::Never)) {
-            Judgement::Decided(verdict) => verdict,
-            // Only of names that still have one to come.
-            Judgement::NeedsAddress => Verdict::OPEN,
-        }
+        let first = self.first(&Request::new(person, act, target, Address::Never));
+        first.map_or(Verdict::OPEN, |(rule, _)| self.verdict(rule))
     }
 
     /// The lowest of the rules that may hold.
     ///
     /// The lists need no merging: each is ascending, and is left where it comes
     /// behind the best so far.
-    fn first(&self, request: &Request<'_>) -> Judgement {
+    fn first(&self, request: &Request<'_>) -> Option<(u32, Outcome)> {
         let mut best = None;
         let mut visit = |rules: &[u32], found: Option<Condition>| {
             for rule in rules {
@@ -234,18 +232,15 @@ impl Policy {
             }
             Address::Never => {}
         }
-        match best {
-            None => Judgement::Decided(Verdict::OPEN),
-            Some((_, Outcome::NeedsAddress)) => Judgement::NeedsAddress,
-            Some((rule, _)) => Judgement::Decided(self.verdict(rule)),
-        }
+        best
     }
 
     fn verdict(&self, rule: u32) -> Verdict {
-        self.rule(rule).map_or(Verdict::OPEN, |found| Verdict {
+        let found = self.rule(rule);
+        Verdict {
             rule: Some(rule),
-            action: found.action,
-        })
+            action: found.map_or(Action::Deny, |found| found.action),
+        }
     }
 
     /// Those of all rules.
@@ -376,3 +371,8 @@ fn find(words: &[Box<str>], word: &str) -> Option<u32> {
     let at = words.binary_search_by(|other| (**other).cmp(word)).ok()?;
     u32::try_from(at).ok()
 }
+
+#[cfg(test)]
+mod naive;
+#[cfg(test)]
+mod tests;

@@ -153,7 +153,7 @@ fn outcome(config: &Config, case: &Case) -> (Option<u32>, bool) {
         _ => {
             let all: Vec<_> = case.addresses.iter().map(at).collect();
             let allowed = all.iter().find(|(_, is_allowed)| *is_allowed);
-            allowed.or(all.first()).copied().unwrap_or_else(|| {
+            allowed.or_else(|| all.first()).copied().unwrap_or_else(|| {
                 let verdict = decided(Address::Never).expect("decided");
                 (verdict.rule, verdict.action != Action::Deny)
             })

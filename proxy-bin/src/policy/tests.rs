@@ -8,7 +8,7 @@ use super::*;
 use crate::config::{Draft, Via};
 
 /// A configuration with these rules, read as from a file.
-fn config(rules: &str) -> Config {
+pub(super) fn config(rules: &str) -> Config {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("proxyd.toml");
     std::fs::write(&path, rules).expect("written");
