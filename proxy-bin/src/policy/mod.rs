@@ -24,9 +24,9 @@ use rule::Condition;
 /// The rules of a configuration, for all workers.
 ///
 /// A decision allocates nothing and costs the same for any number of entries and
-/// of rules with one entry: each rule is found by its names, else by its
-/// networks, else by those of its clients, else by its users. The first rule of
-/// the configuration that holds decides.
+/// of rules that differ in them: each rule is found by its names, its networks,
+/// those of its clients, or its users. The first rule of the configuration that
+/// holds decides.
 #[derive(Debug)]
 pub(crate) struct Policy {
     rules: Box<[Rule]>,
@@ -119,7 +119,7 @@ impl Policy {
             numbers.sort_unstable();
             numbers
         };
-        let mut builder = Builder::default();
+        let mut builder = Builder::new(&config.rules);
         let rules = (0..).zip(&config.rules).map(|(at, rule)| {
             let numbers = rule.users.as_ref().map(|names| number(&users, names));
             let mut compiled = builder.add(at, rule, numbers);
