@@ -86,7 +86,7 @@ impl<'c> Explanation<'c> {
         let asker = Asker::new(config, policy, question);
         let (lookup, answers) = asker.answers(look_up);
         let allowed = answers.iter().find(|answer| answer.is_allowed());
-        let decisive = match allowed.or(answers.first()) {
+        let decisive = match allowed.or_else(|| answers.first()) {
             Some(answer) => *answer,
             None => asker.without_address(),
         };
@@ -176,13 +176,13 @@ impl fmt::Display for Explanation<'_> {
                 writeln!(f, "address: {address}, {}, {reason}", word(answer))?;
             }
         }
-        for (rule, condition) in self.skipped.iter().take(MOST_SKIPPED) {
+        if self.skipped.len() > MOST_SKIPPED {
+            return writeln!(f, "skipped: {} rules", self.skipped.len());
+        }
+        for (rule, condition) in &self.skipped {
             writeln!(f, "skipped: {}, {condition}", self.place(*rule))?;
         }
-        match self.skipped.len().saturating_sub(MOST_SKIPPED) {
-            0 => Ok(()),
-            more => writeln!(f, "skipped: {more} more"),
-        }
+        Ok(())
     }
 }
 

@@ -5,11 +5,7 @@ mod clock;
 mod explain;
 mod guard;
 mod index;
-#[cfg(test)]
-mod naive;
 mod rule;
-#[cfg(test)]
-mod tests;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -29,9 +25,9 @@ use rule::Condition;
 /// The rules of a configuration, for all workers.
 ///
 /// A decision allocates nothing and costs the same for any number of entries and
-/// of rules with one entry: each rule is found by its names, else by its
-/// networks, else by those of its clients, else by its users. The first rule of
-/// the configuration that holds decides.
+/// of rules that differ in them: each rule is found by its names, its networks,
+/// those of its clients, or its users. The first rule of the configuration that
+/// holds decides.
 #[derive(Debug)]
 pub(crate) struct Policy {
     rules: Box<[Rule]>,
@@ -46,7 +42,8 @@ pub(crate) struct Policy {
     clock: Clock,
 }
 
-/// Who asks; the same for all that a client does after its login.
+/// Who asks; the same for all that a client does after its login. Of one policy
+/// only, like [`Act`] and [`Verdict`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Person {
     client: IpAddr,
@@ -128,7 +125,7 @@ impl Policy {
             numbers.sort_unstable();
             numbers
         };
-        let mut builder = Builder::default();
+        let mut builder = Builder::new(&config.rules);
         let rules = (0..).zip(&config.rules).map(|(at, rule)| {
             let numbers = rule.users.as_ref().map(|names| number(&users, names));
             let mut compiled = builder.add(at, rule, numbers);
@@ -195,7 +192,11 @@ impl Policy {
         address: Option<IpAddr>,
     ) -> Judgement {
         let address = address.map_or(Address::Later, Address::Known);
-        self.first(&Request::new(person, act, target, address))
+        match self.first(&Request::new(person, act, target, address)) {
+            None => Judgement::Decided(Verdict::OPEN),
+            Some((_, Outcome::NeedsAddress)) => Judgement::NeedsAddress,
+            Some((rule, _)) => Judgement::Decided(self.verdict(rule)),
+        }
     }
 
     /// What the rules say of a name that has no address: those with networks do
@@ -206,18 +207,15 @@ impl Policy {
         act: Act,
         target: Target<'_>,
     ) -> Verdict {
-        match self.first(&Request::new(person, act, target, Address::Never)) {
-            Judgement::Decided(verdict) => verdict,
-            // Only of names that still have one to come.
-            Judgement::NeedsAddress => Verdict::OPEN,
-        }
+        let first = self.first(&Request::new(person, act, target, Address::Never));
+        first.map_or(Verdict::OPEN, |(rule, _)| self.verdict(rule))
     }
 
     /// The lowest of the rules that may hold.
     ///
     /// The lists need no merging: each is ascending, and is left where it comes
     /// behind the best so far.
-    fn first(&self, request: &Request<'_>) -> Judgement {
+    fn first(&self, request: &Request<'_>) -> Option<(u32, Outcome)> {
         let mut best = None;
         let mut visit = |rules: &[u32], found: Option<Condition>| {
             for rule in rules {
@@ -253,18 +251,15 @@ impl Policy {
             }
             Address::Never => {}
         }
-        match best {
-            None => Judgement::Decided(Verdict::OPEN),
-            Some((_, Outcome::NeedsAddress)) => Judgement::NeedsAddress,
-            Some((rule, _)) => Judgement::Decided(self.verdict(rule)),
-        }
+        best
     }
 
     fn verdict(&self, rule: u32) -> Verdict {
-        self.rule(rule).map_or(Verdict::OPEN, |found| Verdict {
+        let found = self.rule(rule);
+        Verdict {
             rule: Some(rule),
-            action: found.action,
-        })
+            action: found.map_or(Action::Deny, |found| found.action),
+        }
     }
 
     /// Those of all rules.
@@ -395,3 +390,8 @@ fn find(words: &[Box<str>], word: &str) -> Option<u32> {
     let at = words.binary_search_by(|other| (**other).cmp(word)).ok()?;
     u32::try_from(at).ok()
 }
+
+#[cfg(test)]
+mod naive;
+#[cfg(test)]
+mod tests;
