@@ -6,6 +6,7 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, Config, Draft, Format, LEVELS, Origin, Problem, Sourced};
+use crate::explain::Explain;
 use crate::users::Passwd;
 
 /// A forward proxy: HTTP, CONNECT, SOCKS4/4a/5, TLS and port relays.
@@ -19,10 +20,13 @@ pub(crate) struct Cli {
 }
 
 /// What to do instead of serving.
-#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Command {
     /// Check options and configuration file, start nothing.
     Check,
+    /// Tell what would become of a request: which rule decides, which way it
+    /// would go, and why. Status 0 if it is allowed, 1 if not.
+    Explain(Box<Explain>),
     /// Make a line of a users file out of a password.
     Passwd(Passwd),
 }
@@ -114,6 +118,12 @@ impl Cli {
             }
         }
         self.options.apply(&mut draft, &mut problems);
+        // The user of a question has no password, and need not be known.
+        if !matches!(self.command, Some(Command::Explain(_))) {
+            for pair in &self.options.user {
+                draft.user(pair, &mut problems);
+            }
+        }
         match problems.is_empty() {
             true => draft.finish(),
             false => Err(problems),
@@ -125,9 +135,6 @@ impl Options {
     fn apply(&self, draft: &mut Draft, problems: &mut Vec<Problem>) {
         for url in &self.listen {
             draft.listen(url, problems);
-        }
-        for pair in &self.user {
-            draft.user(pair, problems);
         }
         for url in &self.via {
             draft.parents.via(url, problems);

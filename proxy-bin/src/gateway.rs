@@ -11,11 +11,11 @@ use proxy_core::{
 };
 
 use crate::cause::Cause;
-use crate::config::{Config, Listener, Protocol, Via};
+use crate::config::{Config, Via};
 use crate::errand::Errand;
 use crate::log::Entry;
 use crate::outside::Outside;
-use crate::policy::{Judgement, Person, Trust, Verdict};
+use crate::policy::{Judgement, Person, Verdict};
 use crate::sources::stick;
 use crate::upstream::Upstream;
 use crate::users::{Door, Login};
@@ -31,7 +31,6 @@ pub(crate) struct Proxyd {
     users: Option<Arc<Door>>,
     /// Where clients may come from; `None` means anywhere.
     clients: Option<Vec<Network>>,
-    trust: Trust,
     via: Via,
     source: Option<u16>,
     /// Everybody is told that the proxy is at its limit.
@@ -55,7 +54,6 @@ impl Proxyd {
             listener,
             users,
             clients: own.clients.clone(),
-            trust: trust(own),
             via: own.via.unwrap_or(config.via),
             source: own.source,
             busy: false,
@@ -164,16 +162,6 @@ impl Proxyd {
     }
 }
 
-/// Whom the egress guard trusts at a listener.
-fn trust(listener: &Listener) -> Trust {
-    match (listener.protocol, listener.trust_loopback) {
-        // Its one target is the operator's choice.
-        (Protocol::Tcp, _) => Trust::Everybody,
-        (_, true) => Trust::Loopback,
-        (_, false) => Trust::Nobody,
-    }
-}
-
 /// A client connection's user, and where its requests go.
 #[derive(Debug)]
 pub(crate) struct Client {
@@ -232,10 +220,7 @@ impl Gateway for Proxyd {
         let login = self.identify(from, who).await?;
         let user = login.as_ref().map(Login::name);
         Ok(Client {
-            person: self
-                .outside
-                .policy()
-                .person(from, user, self.listener, self.trust),
+            person: self.outside.policy().person(from, user, self.listener),
             usual: self.usual(from, login.as_ref()),
             login,
             upstream: Cell::new(None),
@@ -287,7 +272,8 @@ impl Gateway for Proxyd {
         match &reached {
             Ok(connected) => {
                 session.errand.cause.set(None);
-                if let Ok(address) = connected.upstream.peer_addr() {
+                let wanted = self.outside.log().is_on() || session.looked_up.is_some();
+                if wanted && let Ok(address) = connected.upstream.peer_addr() {
                     session.route = Route::To(address);
                 }
             }

@@ -9,6 +9,7 @@ mod certificates;
 mod cli;
 mod config;
 mod errand;
+mod explain;
 mod gate;
 mod gateway;
 mod listen;
@@ -40,6 +41,8 @@ use tracing::level_filters::LevelFilter;
 
 use certificates::Unloaded;
 use cli::{Cli, Command};
+use config::Config;
+use explain::Explain;
 use users::Unread;
 
 fn main() -> ExitCode {
@@ -56,6 +59,9 @@ fn main() -> ExitCode {
         Err(problems) => return fail(MISTAKE, "", &problems),
     };
     start_diagnostics(config.level);
+    if let Some(Command::Explain(request)) = &cli.command {
+        return explain(request, &config);
+    }
     let loaded =
         certificates::load(&config).and_then(|acceptors| Ok((acceptors, parents::load(&config)?)));
     let (acceptors, ways) = match loaded {
@@ -83,6 +89,14 @@ fn main() -> ExitCode {
     }
 }
 
+fn explain(request: &Explain, config: &Config) -> ExitCode {
+    match request.run(config) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(DENIED),
+        Err(problems) => fail(MISTAKE, "", &problems),
+    }
+}
+
 fn fail(status: u8, prefix: &str, lines: &[impl Display]) -> ExitCode {
     for line in lines {
         let _ = writeln!(io::stderr(), "{prefix}{line}");
@@ -99,6 +113,8 @@ fn start_diagnostics(level: LevelFilter) {
         .init();
 }
 
+/// What was asked about is not allowed.
+const DENIED: u8 = 1;
 /// Something could not be started.
 pub(crate) const FAILURE: u8 = 1;
 /// The configuration is wrong.

@@ -10,7 +10,8 @@ use std::process::Command;
 use std::sync::mpsc::Receiver;
 
 use support::{
-    Accepted, Answer, Certs, Conn, LogLine, Names, Origin, Proxyd, socks5_reply, wait_for,
+    A, AAAA, Accepted, Answer, Certs, Conn, LogLine, NameServer, Origin, Proxyd, Reply,
+    socks5_reply, wait_for,
 };
 
 /// Spellings of addresses that no stranger may reach.
@@ -99,37 +100,30 @@ const LITERALS: &[&str] = &[
 ];
 
 /// Names that lead to such addresses.
-const NAMES: &[&str] = &[
-    "loopback.example",
-    "loopback.example.",
-    "six.example",
-    "mapped.example",
-    "nat64.example",
-    "private.example",
-    "shared.example",
-    "metadata.example",
-    "unspecified.example",
-    "several.example",
+const NAMES: &[(&str, &[&str])] = &[
+    ("loopback.example", &["127.0.0.1"]),
+    ("final-dot.example.", &["127.0.0.1"]),
+    ("six.example", &["::1"]),
+    ("mapped.example", &["::ffff:127.0.0.1"]),
+    ("nat64.example", &["64:ff9b::7f00:1"]),
+    ("private.example", &["10.0.0.1"]),
+    ("shared.example", &["100.64.0.1"]),
+    ("metadata.example", &["169.254.169.254"]),
+    ("unspecified.example", &["0.0.0.0", "::"]),
+    ("several.example", &["127.0.0.1", "::1", "10.0.0.1"]),
 ];
 
-fn addresses(name: &str, before: usize) -> Vec<IpAddr> {
-    let texts: &[&str] = match name {
-        "loopback.example" => &["127.0.0.1"],
-        "six.example" => &["::1"],
-        "mapped.example" => &["::ffff:127.0.0.1"],
-        "nat64.example" => &["64:ff9b::7f00:1"],
-        "private.example" => &["10.0.0.1"],
-        "shared.example" => &["100.64.0.1"],
-        "metadata.example" => &["169.254.169.254"],
-        "unspecified.example" => &["0.0.0.0", "::"],
-        "several.example" => &["127.0.0.1", "::1", "10.0.0.1"],
-        "both.example" => &["127.0.0.1", "::1", "10.0.0.1", "127.0.0.2"],
-        "changing.example" if before == 0 => &["127.0.0.2"],
-        "changing.example" => &["127.0.0.1"],
-        _ => &[],
-    };
-    let address = |text: &&str| text.parse().expect("an address");
-    texts.iter().map(address).collect()
+/// Lets `name` have these addresses for a second, the least that is possible.
+fn name(names: &NameServer, name: &str, addresses: &[&str]) {
+    let all: Vec<IpAddr> = addresses
+        .iter()
+        .map(|text| text.parse().expect("an address"))
+        .collect();
+    for kind in [A, AAAA] {
+        let of_kind = |ip: &&IpAddr| ip.is_ipv4() == (kind == A);
+        let own = all.iter().filter(of_kind).copied().collect();
+        names.says(name.trim_end_matches('.'), kind, Reply::Has(own, 0));
+    }
 }
 
 /// A proxyd under `strace` whose clients on loopback are strangers, traps at the
@@ -138,7 +132,7 @@ struct World {
     proxy: Proxyd,
     port: u16,
     traps: Vec<TcpListener>,
-    names: Names,
+    names: NameServer,
     /// What `strace` wrote, if there is one.
     trace: std::path::PathBuf,
     traced: bool,
@@ -156,7 +150,10 @@ impl World {
             trap.set_nonblocking(true).expect("set");
             trap
         });
-        let names = Names::start(addresses);
+        let names = NameServer::start();
+        for (own, addresses) in NAMES {
+            self::name(&names, own, addresses);
+        }
         let folder = Certs::shared().folder();
         let file = folder.join(format!("guard-{name}.toml"));
         let way = match parent {
@@ -317,7 +314,7 @@ fn p39_no_spelling_of_an_address_inside_is_dialled() {
     assert!(LITERALS.len() + NAMES.len() >= 60);
     let world = World::new("direct", None);
     let mut asked = 0;
-    for host in LITERALS.iter().chain(NAMES) {
+    for host in LITERALS.iter().chain(NAMES.iter().map(|(name, _)| name)) {
         for (way, status) in world.ask_all(host) {
             assert_ne!(status, 200, "{host} by {way:?}");
             asked += 1;
@@ -331,8 +328,7 @@ fn p39_no_spelling_of_an_address_inside_is_dialled() {
             }
         }
     }
-    let name_server = world.names.address;
-    let lines = world.finish(&[name_server]);
+    let lines = world.finish(&[]);
     assert!(lines.len() >= asked * 3 / 4, "{} of {asked}", lines.len());
     // The log names what is special about the address.
     for (target, error) in [
@@ -356,6 +352,8 @@ fn p39_no_spelling_of_an_address_inside_is_dialled() {
 #[test]
 fn p39_of_several_addresses_only_those_allowed_are_dialled() {
     let world = World::new("both", None);
+    let both = ["127.0.0.1", "::1", "10.0.0.1", "127.0.0.2"];
+    name(&world.names, "both.example", &both);
     let good = SocketAddr::from(([127, 0, 0, 2], world.port));
     for way in [Way::Connect, Way::Socks4a, Way::Socks5Name] {
         // The origin waits for the client to go.
@@ -388,16 +386,17 @@ fn p39_of_several_addresses_only_those_allowed_are_dialled() {
         conn.send("through");
         far.expect("through");
     }
-    let name_server = world.names.address;
-    world.finish(&[good, name_server]);
+    world.finish(&[good]);
 }
 
 #[test]
 fn p39_a_name_that_changes_is_judged_each_time() {
     let world = World::new("changing", None);
+    name(&world.names, "changing.example", &["127.0.0.2"]);
     let good = SocketAddr::from(([127, 0, 0, 2], world.port));
     assert_eq!(world.ask(Way::Connect, "changing.example"), 200);
     drop(Accepted::next(&world.allowed));
+    name(&world.names, "changing.example", &["127.0.0.1"]);
     // An answer that was not to be kept is not kept for long.
     wait_for("the other address", || {
         let status = world.ask(Way::Connect, "changing.example");
@@ -406,9 +405,8 @@ fn p39_a_name_that_changes_is_judged_each_time() {
         }
         status == 403
     });
-    assert!(world.names.asked("changing.example") >= 2);
-    let name_server = world.names.address;
-    world.finish(&[good, name_server]);
+    assert!(world.names.count("changing.example", A) >= 2);
+    world.finish(&[good]);
 }
 
 #[test]
@@ -428,7 +426,7 @@ fn p39_a_parent_is_not_asked_for_addresses_inside() {
 fn p39_the_next_proxy_keeps_names_from_addresses_inside() {
     let next = World::new("next", None);
     let world = World::new("first", Some(next.proxy.address("http")));
-    for host in NAMES {
+    for (host, _) in NAMES {
         // Left for the parent to look up, which forbids it.
         for way in [Way::Connect, Way::Get] {
             assert_eq!(world.ask(way, host), 403, "{host} by {way:?}");
@@ -438,8 +436,7 @@ fn p39_the_next_proxy_keeps_names_from_addresses_inside() {
         }
     }
     let parent = next.proxy.address("http");
-    assert_eq!(world.names.asked("private.example"), 0);
-    // Nobody asked this one's name server for anything.
+    assert_eq!(world.names.total(), (0, 0));
     let lines = world.finish(&[parent]);
     assert!(
         lines
@@ -447,8 +444,7 @@ fn p39_the_next_proxy_keeps_names_from_addresses_inside() {
             .any(|line| line.text("error") == "parent-forbidden"),
         "{lines:#?}"
     );
-    let name_server = next.names.address;
-    next.finish(&[name_server]);
+    next.finish(&[]);
 }
 
 #[test]

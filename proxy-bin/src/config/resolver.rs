@@ -53,9 +53,10 @@ impl ResolverDraft {
             let text = format!("{text} instead");
             problems.push(Problem::new(origin, "resolver.servers", text));
         }
+        let default = Resolver::default();
         Resolver {
             servers: self.servers.into_iter().map(|at| at.value).collect(),
-            timeout: self.timeout.unwrap_or(Resolver::default().timeout),
+            timeout: self.timeout.unwrap_or(default.timeout),
         }
     }
 }

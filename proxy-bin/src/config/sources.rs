@@ -58,7 +58,7 @@ impl SourcesDraft {
             let source = Source {
                 name: name.value,
                 addresses,
-                choice: choice.map_or(Choice::default(), |choice| choice.value),
+                choice: choice.map(|choice| choice.value).unwrap_or_default(),
             };
             self.sources.push((name.origin, source));
         }

@@ -1,10 +1,13 @@
 //! Weekday and time of day on this machine.
 
 use std::cell::Cell;
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use jiff::ZonedDateTime;
 use jiff::civil::DateTime;
+
+use crate::config::DAYS;
 
 /// A minute of the week.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +26,14 @@ impl From<DateTime> for Moment {
             weekday: part(time.weekday().to_monday_zero_offset()),
             minute: u16::from(part(time.hour())) * 60 + u16::from(part(time.minute())),
         }
+    }
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let day = DAYS.get(usize::from(self.weekday)).unwrap_or(&"");
+        let (hour, minute) = (self.minute / 60, self.minute % 60);
+        write!(f, "{day} {hour:02}:{minute:02}")
     }
 }
 

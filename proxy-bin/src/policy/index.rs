@@ -1,11 +1,13 @@
 //! Where the rules are found that may hold for a request.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
-use proxy_core::{Names, Network, Networks};
+use proxy_core::{NamePattern, Names, Network, Networks};
 
 use super::rule::{Condition, Keyed, NameSet, NetworkSet, Rule};
-use crate::config;
+use crate::config::{self, Hours, Kind};
 
 /// Each rule is in one place: with its names if it has any, else with its
 /// networks, else with the rest of [`settled`](Self::settled).
@@ -56,10 +58,41 @@ impl Group {
 /// What goes into an index.
 #[derive(Default)]
 pub(super) struct Builder<'c> {
-    names: Vec<(&'c proxy_core::NamePattern, u32)>,
+    names: Vec<(&'c NamePattern, u32)>,
     networks: Vec<(Network, u32)>,
     settled: GroupBuilder,
     pending: GroupBuilder,
+    /// The conditions of pending rules so far. Of those that differ in their
+    /// networks only the first is the one that asks for an address.
+    waiting: HashSet<Conditions<'c>>,
+}
+
+/// All that a rule without names asks for but its networks.
+#[derive(PartialEq, Eq, Hash)]
+struct Conditions<'c> {
+    from: Option<&'c [Network]>,
+    users: Option<&'c [String]>,
+    listeners: Option<&'c [usize]>,
+    ports: Option<&'c [RangeInclusive<u16>]>,
+    operations: Option<&'c [Kind]>,
+    methods: Option<&'c [String]>,
+    hours: Option<&'c [Hours]>,
+    days: Option<u8>,
+}
+
+impl<'c> Conditions<'c> {
+    fn of(rule: &'c config::Rule) -> Self {
+        Self {
+            from: rule.from.as_deref(),
+            users: rule.users.as_deref(),
+            listeners: rule.listeners.as_deref(),
+            ports: rule.ports.as_deref(),
+            operations: rule.operations.as_deref(),
+            methods: rule.methods.as_deref(),
+            hours: rule.hours.as_deref(),
+            days: rule.days,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -118,7 +151,9 @@ impl<'c> Builder<'c> {
             (None, Some(networks)) => {
                 self.networks
                     .extend(networks.iter().map(|network| (*network, at)));
-                self.pending.add(at, from, users.as_deref());
+                if self.waiting.insert(Conditions::of(rule)) {
+                    self.pending.add(at, from, users.as_deref());
+                }
                 compiled.networks = Keyed::Indexed;
             }
             (None, None) => {

@@ -2,9 +2,14 @@
 //! addresses that are not public.
 
 mod clock;
+mod explain;
 mod guard;
 mod index;
+#[cfg(test)]
+mod naive;
 mod rule;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,11 +18,13 @@ use proxy_core::{Host, Operation, Target};
 
 use crate::config::{Action, Config, Kind, Origin};
 use clock::Clock;
+use guard::Trust;
 use index::{Builder, Index};
 use rule::{Keyed, Rest, Rule};
 
 pub(crate) use clock::Moment;
-pub(crate) use rule::Condition;
+pub(crate) use explain::{Asked, Explanation, Question};
+use rule::Condition;
 
 /// The rules of a configuration, for all workers.
 ///
@@ -32,6 +39,8 @@ pub(crate) struct Policy {
     users: HashMap<Box<str>, u32>,
     /// In order; their places are their numbers.
     methods: Box<[Box<str>]>,
+    /// For each listener.
+    trust: Box<[Trust]>,
     /// Where the rules were written.
     origins: Box<[Origin]>,
     clock: Clock,
@@ -45,16 +54,6 @@ pub(crate) struct Person {
     user: Option<u32>,
     listener: usize,
     trust: Trust,
-}
-
-/// Whom the egress guard lets to special addresses without a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trust {
-    /// The target is not of the client's choosing.
-    Everybody,
-    /// Clients at this machine.
-    Loopback,
-    Nobody,
 }
 
 /// What is asked for.
@@ -148,6 +147,7 @@ impl Policy {
                 .iter()
                 .map(|rule| rule.origin.clone())
                 .collect(),
+            trust: config.listeners.iter().map(Trust::of).collect(),
             clock: Clock::Machine,
         }
     }
@@ -165,18 +165,12 @@ impl Policy {
     }
 
     /// Once for each login. `listener` is an entry of [`Config::listeners`].
-    pub(crate) fn person(
-        &self,
-        client: IpAddr,
-        user: Option<&str>,
-        listener: usize,
-        trust: Trust,
-    ) -> Person {
+    pub(crate) fn person(&self, client: IpAddr, user: Option<&str>, listener: usize) -> Person {
         Person {
             client: client.to_canonical(),
             user: user.and_then(|user| self.users.get(user).copied()),
             listener,
-            trust,
+            trust: self.trust.get(listener).copied().unwrap_or(Trust::Nobody),
         }
     }
 
@@ -271,6 +265,11 @@ impl Policy {
             rule: Some(rule),
             action: found.action,
         })
+    }
+
+    /// Those of all rules.
+    fn numbers(&self) -> impl Iterator<Item = u32> + use<> {
+        (0..).take(self.rules.len())
     }
 
     fn rule(&self, rule: u32) -> Option<&Rule> {
