@@ -21,6 +21,8 @@ pub(crate) struct Errand {
     pub(crate) usual: Way,
     /// Not a tunnel.
     pub(crate) is_request: bool,
+    /// The proxies that a tunnel came through.
+    pub(crate) via: Option<Box<[u8]>>,
     /// An idle connection will do.
     pub(crate) reuse: bool,
     /// What stood in the way last.

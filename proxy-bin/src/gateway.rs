@@ -63,7 +63,7 @@ impl Proxyd {
 
     /// What requests are to show parents, so that those that come back are known.
     pub(crate) fn name(&self) -> Option<&str> {
-        self.outside.parents().name()
+        self.outside.name()
     }
 
     /// The same listener once too many are connected.
@@ -240,6 +240,7 @@ impl Gateway for Proxyd {
             usual: who.usual,
             is_request: matches!(ask.operation, Operation::Request { .. }),
             reuse: matches!(ask.operation, Operation::Request { .. }),
+            via: ask.via.map(Box::from),
             cause: Cell::new(None),
         };
         errand.verdict = self.judge(who, &errand, ask.target);
@@ -371,6 +372,7 @@ mod tests {
                 peer: &self.peer,
                 operation,
                 target: self.address.into(),
+                via: None,
             }
         }
     }

@@ -15,7 +15,7 @@ use crate::config::{Config, User, Via};
 use crate::errand::Errand;
 use crate::log::AccessLog;
 use crate::own::OwnAddresses;
-use crate::parents::Parents;
+use crate::parents::{Parents, Wanted};
 use crate::policy::{Policy, Verdict};
 use crate::sources::Sources;
 use crate::upstream::{Lane, PoolKey, Upstream};
@@ -76,8 +76,9 @@ impl Outside {
         !self.sources.is_empty()
     }
 
-    pub(crate) fn parents(&self) -> &Parents {
-        &self.parents
+    /// What requests are to show parents, so that those that come back are known.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.parents.name()
     }
 
     pub(crate) fn log(&self) -> &AccessLog {
@@ -204,10 +205,15 @@ impl Outside {
             }
         }
         let dial = async |hop: Target<'_>| self.dial_parent(way, hop).await;
-        let request = errand.is_request;
-        let mut upstream = match self.parents.connect(turn, target, request, dial).await {
-            Err(error) if error.kind == ConnectErrorKind::Exhausted && self.clear() => {
-                self.parents.connect(turn, target, request, dial).await?
+        let wanted = Wanted {
+            target,
+            request: errand.is_request,
+            via: errand.via.as_deref(),
+        };
+        let exhausted = ConnectError::origin(ConnectErrorKind::Exhausted);
+        let mut upstream = match self.parents.connect(turn, wanted, dial).await {
+            Err(error) if error == exhausted && self.clear() => {
+                self.parents.connect(turn, wanted, dial).await?
             }
             reached => reached?,
         };

@@ -31,7 +31,7 @@ use crate::{ResponseParser, TunnelError, auth};
 pub struct ConnectHandshake<'t> {
     target: Target<'t>,
     login: Option<Credentials<'t>>,
-    via: Option<&'t str>,
+    via: Option<(&'t str, Option<&'t [u8]>)>,
     parser: ResponseParser,
     sent: bool,
     interim: u8,
@@ -63,10 +63,11 @@ impl<'t> ConnectHandshake<'t> {
     }
 
     /// Names this proxy in `Via` (RFC 9110 section 7.6.3), so that it knows a
-    /// request that comes back. Must be a token.
+    /// request that comes back, behind the proxies `before` it, a field value as
+    /// it was received. `name` must be a token.
     #[must_use]
-    pub fn via(mut self, name: &'t str) -> Self {
-        self.via = Some(name);
+    pub fn via(mut self, name: &'t str, before: Option<&'t [u8]>) -> Self {
+        self.via = Some((name, before));
         self
     }
 
@@ -79,8 +80,13 @@ impl<'t> ConnectHandshake<'t> {
             auth::encode(login, out);
             out.put_slice(b"\r\n");
         }
-        if let Some(name) = self.via {
-            let _ = write!(out, "Via: 1.1 {name}\r\n");
+        if let Some((name, before)) = self.via {
+            out.put_slice(b"Via: ");
+            if let Some(before) = before {
+                out.put_slice(before);
+                out.put_slice(b", ");
+            }
+            let _ = write!(out, "1.1 {name}\r\n");
         }
         out.put_slice(b"\r\n");
     }

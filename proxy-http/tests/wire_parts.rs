@@ -311,13 +311,20 @@ fn what_a_parent_answers_becomes_a_failure_of_the_parent() {
 #[test]
 fn p30_a_parent_is_told_who_asks() {
     let target = Target::parse("h.example:443", None).expect("a target");
-    let mut out = BytesMut::new();
-    let mut handshake = ConnectHandshake::new(target).via("gate-1");
-    assert!(handshake.advance(b"", &mut out).is_ok());
-    assert_eq!(
-        &out[..],
-        b"CONNECT h.example:443 HTTP/1.1\r\nHost: h.example:443\r\nVia: 1.1 gate-1\r\n\r\n"
-    );
+    for (before, via) in [
+        (None, "1.1 gate-1"),
+        (
+            Some(&b"1.0 fred, 1.1 other"[..]),
+            "1.0 fred, 1.1 other, 1.1 gate-1",
+        ),
+    ] {
+        let mut out = BytesMut::new();
+        let mut handshake = ConnectHandshake::new(target).via("gate-1", before);
+        assert!(handshake.advance(b"", &mut out).is_ok());
+        let sent =
+            format!("CONNECT h.example:443 HTTP/1.1\r\nHost: h.example:443\r\nVia: {via}\r\n\r\n");
+        assert_eq!(out, sent.as_bytes());
+    }
 }
 
 fn handshake() -> (ConnectHandshake<'static>, BytesMut) {

@@ -13,6 +13,7 @@ use proxy_tls::Connector;
 use proxy_tls::rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 
+use super::Wanted;
 use super::trouble::{Failure, Stage, Trouble};
 use crate::config::Login;
 use crate::upstream::Upstream;
@@ -25,16 +26,6 @@ pub(super) struct Chain {
     hops: Vec<Hop>,
     /// The last hop, if requests can be sent to it.
     parent: Option<Arc<HttpParent>>,
-}
-
-/// What a chain is used for.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Goal<'g> {
-    pub(super) target: Target<'g>,
-    /// The last hop itself will do, if it speaks HTTP.
-    pub(super) request: bool,
-    /// What we call ourselves.
-    pub(super) name: &'g str,
 }
 
 /// One proxy of a chain.
@@ -83,10 +74,12 @@ impl Chain {
         self.parent.as_ref()
     }
 
-    /// A connection that serves `goal`. `stage` tells how far it has come.
+    /// A connection for what is wanted. `name` is what we call ourselves,
+    /// `stage` tells how far it has come.
     pub(super) async fn reach<D>(
         &self,
-        goal: Goal<'_>,
+        wanted: Wanted<'_>,
+        name: &str,
         stage: &Cell<Stage>,
         dial: &D,
     ) -> Result<Upstream, Failure>
@@ -107,13 +100,13 @@ impl Chain {
             if let Some(tls) = &hop.tls {
                 upstream = tls.wrap(upstream).await.map_err(fail)?;
             }
-            if let Some(parent) = self.parent.as_ref().filter(|_| last && goal.request) {
+            if let Some(parent) = self.parent.as_ref().filter(|_| last && wanted.request) {
                 upstream.set_parent(Arc::clone(parent));
                 break;
             }
             stage.set(Stage { hop: at, last });
-            let target = next.map_or(goal.target, |next| next.target.as_target());
-            hop.ask(&mut upstream, Goal { target, ..goal })
+            let target = next.map_or(wanted.target, |next| next.target.as_target());
+            hop.ask(&mut upstream, Wanted { target, ..wanted }, name)
                 .await
                 .map_err(fail)?;
         }
@@ -123,13 +116,18 @@ impl Chain {
 
 impl Hop {
     /// Has the hop connect to the target; what comes behind its answer is kept.
-    async fn ask(&self, upstream: &mut Upstream, goal: Goal<'_>) -> Result<(), Trouble> {
-        let Goal { target, name, .. } = goal;
+    async fn ask(
+        &self,
+        upstream: &mut Upstream,
+        wanted: Wanted<'_>,
+        name: &str,
+    ) -> Result<(), Trouble> {
+        let Wanted { target, via, .. } = wanted;
         let mut ahead = upstream.take_ahead();
         let login = self.login.as_ref().map(credentials);
         match self.speaks {
             Speaks::Http => {
-                let mut handshake = ConnectHandshake::new(target).via(name);
+                let mut handshake = ConnectHandshake::new(target).via(name, via);
                 if let Some(login) = login {
                     handshake = handshake.login(login);
                 }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::config::Order;
 use crate::throttle::Throttle;
 use crate::upstream::{Lane, Upstream};
-use chain::{Chain, Goal};
+use chain::Chain;
 use health::Health;
 use trouble::{Blame, Failure};
 
@@ -68,6 +68,16 @@ pub(crate) struct Parents {
 struct State {
     health: Health,
     warned: Throttle,
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'w> {
+    pub(crate) target: Target<'w>,
+    /// The last parent itself will do, if it speaks HTTP.
+    pub(crate) request: bool,
+    /// The proxies that a tunnel came through, as in `Via`.
+    pub(crate) via: Option<&'w [u8]>,
 }
 
 /// A parent or group, and which member is tried first.
@@ -135,8 +145,8 @@ impl Parents {
         self.ways.0.chains[chain].parent().is_some()
     }
 
-    /// Reaches `target` through the member whose turn it is, or, while that is
-    /// the parents' own trouble, through the next ones. For a `request`, the last
+    /// Reaches the target through the member whose turn it is, or, while that is
+    /// the parents' own trouble, through the next ones. For a request, the last
     /// parent itself is reached if it speaks HTTP, and [`Upstream::parent`] says
     /// so.
     ///
@@ -147,8 +157,7 @@ impl Parents {
     pub(crate) async fn connect<D>(
         &self,
         turn: Turn,
-        target: Target<'_>,
-        request: bool,
+        wanted: Wanted<'_>,
         dial: D,
     ) -> Result<Upstream, ConnectError>
     where
@@ -162,7 +171,7 @@ impl Parents {
             let member = group.members[at];
             let budget = end.map(|end| untried.share(end));
             untried.remove(at);
-            let failure = match self.attempt(member, target, request, budget, &dial).await {
+            let failure = match self.attempt(member, wanted, budget, &dial).await {
                 Ok(mut upstream) => {
                     self.states[usize::from(member)].health.works();
                     upstream.set_lane(Lane {
@@ -184,8 +193,7 @@ impl Parents {
     async fn attempt<D>(
         &self,
         member: u16,
-        target: Target<'_>,
-        request: bool,
+        wanted: Wanted<'_>,
         budget: Option<Duration>,
         dial: &D,
     ) -> Result<Upstream, Failure>
@@ -194,12 +202,7 @@ impl Parents {
     {
         let chain = &self.ways.0.chains[usize::from(member)];
         let stage = Cell::default();
-        let goal = Goal {
-            target,
-            request,
-            name: &self.ways.0.name,
-        };
-        let reaching = chain.reach(goal, &stage, dial);
+        let reaching = chain.reach(wanted, &self.ways.0.name, &stage, dial);
         match budget {
             None => reaching.await,
             Some(budget) => tokio::time::timeout(budget, reaching)

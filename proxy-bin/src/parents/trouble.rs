@@ -67,7 +67,12 @@ impl Failure {
 
     /// What the client and the log are told.
     pub(super) fn error(&self) -> ConnectError {
+        const EXHAUSTED: ConnectErrorKind = ConnectErrorKind::Exhausted;
         ConnectError::parent(match &self.trouble {
+            // Of our own descriptors and ports.
+            Trouble::Dial(error) if error.kind == EXHAUSTED => {
+                return ConnectError::origin(EXHAUSTED);
+            }
             Trouble::Dial(error) => error.kind,
             Trouble::Http(error) => drive_kind(error),
             Trouble::Late => ConnectErrorKind::TimedOut,
@@ -239,5 +244,7 @@ mod tests {
             assert_eq!(failure.error(), ConnectError::parent(kind), "{failure}");
             assert_eq!(failure.blame(), blame, "{failure}");
         }
+        let ours = Failure::new(FIRST, Trouble::Dial(exhausted));
+        assert_eq!((ours.error(), ours.blame()), (exhausted, Blame::Ours));
     }
 }

@@ -51,6 +51,10 @@ impl<'b> Request<'b> {
             peer,
             operation,
             target: self.head.destination()?,
+            via: match operation {
+                Operation::Tunnel => self.head.get("via"),
+                _ => None,
+            },
         })
     }
 }
