@@ -6,6 +6,7 @@ mod explain;
 mod guard;
 mod index;
 mod rule;
+mod usual;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -17,10 +18,12 @@ use clock::Clock;
 use guard::Trust;
 use index::{Builder, Index};
 use rule::{Keyed, Rest, Rule};
+use usual::Settings;
 
 pub(crate) use clock::Moment;
 pub(crate) use explain::{Asked, Explanation, Question};
 use rule::Condition;
+pub(crate) use usual::Usual;
 
 /// The rules of a configuration, for all workers.
 ///
@@ -35,6 +38,7 @@ pub(crate) struct Policy {
     users: HashMap<Box<str>, u32>,
     /// In order; their places are their numbers.
     methods: Box<[Box<str>]>,
+    settings: Settings,
     /// For each listener.
     trust: Box<[Trust]>,
     /// Where the rules were written.
@@ -144,6 +148,7 @@ impl Policy {
                 .iter()
                 .map(|rule| rule.origin.clone())
                 .collect(),
+            settings: Settings::new(config),
             trust: config.listeners.iter().map(Trust::of).collect(),
             clock: Clock::Machine,
         }
