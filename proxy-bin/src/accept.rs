@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::gate::{Admission, Gate};
-use crate::gateway::Outside;
+use crate::outside::Outside;
 use crate::service::Service;
 use crate::throttle::Throttle;
 

@@ -6,6 +6,7 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, Config, Draft, Format, LEVELS, Origin, Problem, Sourced};
+use crate::explain::Explain;
 use crate::users::Passwd;
 
 /// A forward proxy: HTTP, CONNECT, SOCKS4/4a/5, TLS and port relays.
@@ -19,10 +20,13 @@ pub(crate) struct Cli {
 }
 
 /// What to do instead of serving.
-#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Command {
     /// Check options and configuration file, start nothing.
     Check,
+    /// Tell what would become of a request: which rule decides, which way it
+    /// would go, and why. Status 0 if it is allowed, 1 if not.
+    Explain(Box<Explain>),
     /// Make a line of a users file out of a password.
     Passwd(Passwd),
 }
@@ -35,7 +39,8 @@ struct Options {
     /// target behind the slash) or auto (all but tcp on one port). HOST is an
     /// IP address, IPv6 in brackets; port 0 takes any free port. Parameters:
     /// cert=FILE and key=FILE (PEM; https needs them, auto may have them),
-    /// auth=on|off, name=NAME (in the access log).
+    /// auth=on|off, name=NAME (in the access log), via=NAME (a parent, a group
+    /// or direct).
     #[arg(
         short,
         long,
@@ -50,6 +55,19 @@ struct Options {
     /// options: prefer the configuration file.
     #[arg(short, long, global = true, value_name = "NAME:PASSWORD")]
     user: Vec<String>,
+
+    /// Reach targets through this parent proxy; given again, through a chain of
+    /// them.
+    ///
+    /// SCHEME is http, https, socks4a or socks5; user and password with %XX
+    /// escapes. Goes before `via` of the configuration file. Other users of
+    /// this machine can see options: prefer the file for a password.
+    #[arg(
+        long,
+        global = true,
+        value_name = "SCHEME://[USER:PASSWORD@]HOST[:PORT][?ca=FILE]"
+    )]
+    via: Vec<String>,
 
     /// Read this TOML file first; listeners and users add to it, other options
     /// go before it.
@@ -100,6 +118,12 @@ impl Cli {
             }
         }
         self.options.apply(&mut draft, &mut problems);
+        // The user of a question has no password, and need not be known.
+        if !matches!(self.command, Some(Command::Explain(_))) {
+            for pair in &self.options.user {
+                draft.user(pair, &mut problems);
+            }
+        }
         match problems.is_empty() {
             true => draft.finish(),
             false => Err(problems),
@@ -112,8 +136,8 @@ impl Options {
         for url in &self.listen {
             draft.listen(url, problems);
         }
-        for pair in &self.user {
-            draft.user(pair, problems);
+        for url in &self.via {
+            draft.parents.via(url, problems);
         }
         let mut read = Reader { problems };
         if let Some(workers) = read.option("--workers", self.workers.as_ref(), config::workers) {
@@ -178,7 +202,8 @@ Examples:
   proxyd --listen tcp://127.0.0.1:5432/db.example:5432
   proxyd passwd alice users.htpasswd
   proxyd check --config proxyd.toml
+  proxyd explain --config proxyd.toml --from 192.0.2.7 --to example.com:443
 
-Exit status: 0 after an orderly end, 1 if something could not be started,
-2 for a mistake in options, configuration or the files they name, 129, 130 or
-143 after a second signal.";
+Exit status: 0 after an orderly end, 1 if something could not be started (explain:
+if the request is not allowed), 2 for a mistake in options, configuration or the
+files they name, 129, 130 or 143 after a second signal.";

@@ -1,123 +1,69 @@
 //! proxyd's policy: who may, and how targets are reached.
 
 use std::cell::{Cell, RefCell};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use proxy_core::{
-    Ask, ConnectError, ConnectErrorKind, Connected, Credentials, Denial, Gateway, Host, Operation,
-    Peer, Report, Target, TargetBuf,
+    Ask, ConnectError, Connected, Credentials, Denial, End, Gateway, Network, Operation, Peer,
+    Report, Shaping, Target, TargetBuf,
 };
-use proxy_relay::{Dialer, Pool};
-use tokio::net::TcpStream;
 
-use crate::log::{AccessLog, Entry};
-use crate::own::OwnAddresses;
+use crate::cause::Cause;
+use crate::config::{Config, Via};
+use crate::errand::Errand;
+use crate::log::Entry;
+use crate::outside::Outside;
+use crate::policy::{Judgement, Person, Verdict};
+use crate::sources::stick;
+use crate::upstream::Upstream;
 use crate::users::{Door, Login};
-
-/// What all listeners of a worker share.
-#[derive(Debug)]
-pub(crate) struct Outside {
-    dialer: Dialer,
-    pool: RefCell<Idle>,
-    own: OwnAddresses,
-    log: AccessLog,
-}
-
-/// Idle origin connections, and room for the key that is looked for.
-#[derive(Debug)]
-struct Idle {
-    pool: Pool<TargetBuf, TcpStream>,
-    most: usize,
-    key: TargetBuf,
-}
-
-impl Outside {
-    /// Keeps at most `idle` unused connections to origins.
-    pub(crate) fn new(dialer: Dialer, idle: usize, own: OwnAddresses, log: AccessLog) -> Self {
-        let host = Host::Name("");
-        let mut outside = Idle {
-            pool: Pool::new(),
-            most: idle,
-            key: Target { host, port: 0 }.into(),
-        };
-        outside.clear();
-        Self {
-            dialer,
-            pool: RefCell::new(outside),
-            own,
-            log,
-        }
-    }
-
-    pub(crate) fn log(&self) -> &AccessLog {
-        &self.log
-    }
-
-    /// Closes idle connections that are old or were ended by their origins.
-    pub(crate) fn sweep(&self) {
-        self.pool.borrow_mut().pool.sweep();
-    }
-
-    /// Closes all idle connections and pipes, for somebody who needs the
-    /// descriptors. Says whether there was a connection.
-    pub(crate) fn clear(&self) -> bool {
-        proxy_relay::release_pipes();
-        self.pool.borrow_mut().clear()
-    }
-
-    async fn dial(&self, target: Target<'_>) -> Result<TcpStream, ConnectError> {
-        let stream = match self.dialer.dial(target).await {
-            Err(error) if error.kind == ConnectErrorKind::Exhausted && self.clear() => {
-                self.dialer.dial(target).await?
-            }
-            dialled => dialled?,
-        };
-        if self.own.has_port(target.port)
-            && self
-                .own
-                .reached_by(stream.local_addr()?, stream.peer_addr()?)
-        {
-            return Err(ConnectError::origin(ConnectErrorKind::Loop));
-        }
-        Ok(stream)
-    }
-}
-
-impl Idle {
-    fn take(&mut self, target: Target<'_>) -> Option<TcpStream> {
-        self.key.set(target);
-        self.pool.take(&self.key)
-    }
-
-    fn clear(&mut self) -> bool {
-        let had_any = !self.pool.is_empty();
-        self.pool = Pool::new();
-        self.pool.total(self.most);
-        had_any
-    }
-}
+use crate::way::Way;
 
 /// The policy of one listener.
 #[derive(Debug)]
 pub(crate) struct Proxyd {
     service: String,
+    /// Its place in the configuration.
+    listener: usize,
     /// Who must be named; `None` asks nobody.
     users: Option<Arc<Door>>,
+    /// Where clients may come from; `None` means anywhere.
+    clients: Option<Vec<Network>>,
+    via: Via,
+    source: Option<u16>,
     /// Everybody is told that the proxy is at its limit.
     busy: bool,
     outside: Rc<Outside>,
 }
 
 impl Proxyd {
-    pub(crate) fn new(service: String, users: Option<Arc<Door>>, outside: Rc<Outside>) -> Self {
+    /// The policy of the listener at this place of the configuration, which the
+    /// log calls `service`.
+    pub(crate) fn new(
+        config: &Config,
+        listener: usize,
+        service: String,
+        users: Option<Arc<Door>>,
+        outside: Rc<Outside>,
+    ) -> Self {
+        let own = &config.listeners[listener];
         Self {
             service,
+            listener,
             users,
+            clients: own.clients.clone(),
+            via: own.via.unwrap_or(config.via),
+            source: own.source,
             busy: false,
             outside,
         }
+    }
+
+    /// What requests are to show parents, so that those that come back are known.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.outside.name()
     }
 
     /// The same listener once too many are connected.
@@ -125,37 +71,93 @@ impl Proxyd {
         Self {
             service: self.service.clone(),
             users: self.users.clone(),
+            clients: self.clients.clone(),
             busy: true,
             outside: Rc::clone(&self.outside),
+            ..*self
         }
     }
 
     async fn identify(
         &self,
-        peer: &Peer,
+        from: IpAddr,
         who: Option<Credentials<'_>>,
     ) -> Result<Option<Login>, Denial> {
+        if self.busy {
+            return Err(Denial::Busy);
+        }
+        if !self.takes(from) {
+            return Err(Denial::Forbid);
+        }
         match &self.users {
-            _ if self.busy => Err(Denial::Busy),
             None => Ok(None),
-            Some(door) => door.check(peer.remote.ip(), who).await.map(Some),
+            Some(door) => door.check(from, who).await.map(Some),
         }
     }
 
-    /// Whether nobody has to be named, or who was named still is a user.
-    fn knows(&self, client: &Client) -> bool {
-        match (&self.users, &client.user) {
+    /// Whether clients may come from there.
+    fn takes(&self, client: IpAddr) -> bool {
+        let holds = |network: &Network| network.contains(client);
+        let mut clients = self.clients.iter().flatten();
+        self.clients.is_none() || clients.any(holds)
+    }
+
+    /// Whether a user is still one.
+    fn knows(&self, who: &Client) -> bool {
+        match (&self.users, &who.login) {
             (Some(door), Some(login)) => door.still_valid(login),
-            (users, _) => users.is_none(),
+            _ => true,
         }
     }
 
-    /// Remembers where a connection leads, if anybody will ask.
-    fn note(&self, session: &mut Session, stream: &TcpStream) {
-        if self.outside.log.is_on()
-            && let Ok(address) = stream.peer_addr()
-        {
-            session.route = Route::To(address);
+    /// The way of what rules leave open: that of the user, else the listener's.
+    fn usual(&self, client: IpAddr, login: Option<&Login>) -> Way {
+        let own = login.and_then(|login| self.outside.source_of(login.name()));
+        Way {
+            via: self.via,
+            source: own.or(self.source),
+            stick: match login {
+                _ if !self.outside.has_sources() => 0,
+                Some(login) => stick(login.name().as_bytes()),
+                None => stick(client.to_canonical().to_string().as_bytes()),
+            },
+        }
+    }
+
+    /// What the rules say, as far as that is clear before a look-up. Of the
+    /// target of the client's last request the address is known.
+    fn judge(&self, who: &Client, errand: &Errand, target: Target<'_>) -> Option<Verdict> {
+        let policy = self.outside.policy();
+        let judge = |address| policy.judge(&who.person, errand.act, target, address);
+        match judge(None) {
+            Judgement::Decided(verdict) => Some(verdict),
+            Judgement::NeedsAddress => {
+                let address = who.address_of(target)?;
+                match judge(Some(address)) {
+                    Judgement::Decided(verdict) => Some(verdict),
+                    Judgement::NeedsAddress => None,
+                }
+            }
+        }
+    }
+
+    /// Why a request came to nothing, as far as it can be told.
+    fn cause(
+        &self,
+        who: Option<&Client>,
+        session: Option<&Session>,
+        report: &Report<'_>,
+    ) -> Option<Cause> {
+        match (who, session) {
+            (_, Some(session)) => session.errand.cause.get(),
+            (Some(who), None) => who.denied.take(),
+            (None, None) if report.end == End::Forbidden => {
+                Some(match self.takes(report.peer.remote.ip()) {
+                    true => Cause::Banned,
+                    false => Cause::Stranger,
+                })
+            }
+            (None, None) => None,
         }
     }
 }
@@ -163,21 +165,39 @@ impl Proxyd {
 /// A client connection's user, and where its requests go.
 #[derive(Debug)]
 pub(crate) struct Client {
-    user: Option<Login>,
+    login: Option<Login>,
+    person: Person,
+    usual: Way,
     /// Where its last request went.
     upstream: Cell<Option<SocketAddr>>,
+    /// And what its target was, if rules ask for the addresses of names.
+    target: RefCell<Option<Box<TargetBuf>>>,
+    /// The rule that refused its last request.
+    denied: Cell<Option<Cause>>,
+}
+
+impl Client {
+    /// The address that its last request was sent to, if that had this target.
+    fn address_of(&self, target: Target<'_>) -> Option<IpAddr> {
+        let last = self.target.borrow();
+        let same = last.as_ref().is_some_and(|last| last.as_target() == target);
+        self.upstream
+            .get()
+            .filter(|_| same)
+            .map(|address| address.ip())
+    }
 }
 
 /// One exchange or tunnel.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// An idle connection will do. Only once: after a failure a new one is sure
-    /// to be alive.
-    reuse: bool,
+    errand: Errand,
     route: Route,
+    /// Rules asked for the address of the target.
+    looked_up: Option<Box<TargetBuf>>,
 }
 
-/// Where the bytes of a session went, for the log.
+/// Where the bytes of a session went.
 #[derive(Clone, Copy, Debug)]
 enum Route {
     /// Over the connection of an earlier request, if anywhere.
@@ -189,17 +209,23 @@ enum Route {
 impl Gateway for Proxyd {
     type Identity = Client;
     type Session = Session;
-    type Upstream = TcpStream;
+    type Upstream = Upstream;
 
     async fn authenticate(
         &self,
         peer: &Peer,
         who: Option<Credentials<'_>>,
     ) -> Result<Client, Denial> {
-        let user = self.identify(peer, who).await?;
+        let from = peer.remote.ip();
+        let login = self.identify(from, who).await?;
+        let user = login.as_ref().map(Login::name);
         Ok(Client {
-            user,
+            person: self.outside.policy().person(from, user, self.listener),
+            usual: self.usual(from, login.as_ref()),
+            login,
             upstream: Cell::new(None),
+            target: RefCell::default(),
+            denied: Cell::new(None),
         })
     }
 
@@ -207,9 +233,27 @@ impl Gateway for Proxyd {
         if !self.knows(who) {
             return Err(Denial::Challenge);
         }
-        Ok(Session {
+        let mut errand = Errand {
+            person: who.person,
+            act: self.outside.policy().act(&ask.operation),
+            verdict: None,
+            usual: who.usual,
+            is_request: matches!(ask.operation, Operation::Request { .. }),
             reuse: matches!(ask.operation, Operation::Request { .. }),
+            via: ask.via.map(Box::from),
+            cause: Cell::new(None),
+        };
+        errand.verdict = self.judge(who, &errand, ask.target);
+        if let Some(verdict) = &errand.verdict
+            && errand.way_of(verdict).is_none()
+        {
+            who.denied.set(Cause::rule(verdict));
+            return Err(Denial::Forbid);
+        }
+        Ok(Session {
+            errand,
             route: Route::Kept,
+            looked_up: None,
         })
     }
 
@@ -217,56 +261,90 @@ impl Gateway for Proxyd {
         &self,
         session: &mut Session,
         target: Target<'_>,
-    ) -> Result<Connected<TcpStream>, ConnectError> {
+    ) -> Result<Connected<Upstream>, ConnectError> {
         session.route = Route::Nowhere;
-        let idle = match std::mem::take(&mut session.reuse) {
-            true => self.outside.pool.borrow_mut().take(target),
-            false => None,
-        };
-        let connected = match idle {
-            Some(stream) => Connected::reused(stream),
-            None => Connected::fresh(self.outside.dial(target).await?),
-        };
-        self.note(session, &connected.upstream);
-        Ok(connected)
-    }
-
-    fn recycle(&self, target: Target<'_>, upstream: TcpStream) {
-        let idle = &mut self.outside.pool.borrow_mut();
-        idle.pool.give(target.into(), upstream);
-    }
-
-    fn finished(&self, who: Option<&Client>, session: Option<Session>, report: &Report<'_>) {
-        if !self.outside.log.is_on() {
-            return;
+        if session.errand.verdict.is_none() {
+            session.looked_up = Some(Box::new(target.into()));
         }
-        let upstream = match (session.map(|session| session.route), who) {
-            (Some(Route::To(address)), Some(who)) => {
-                who.upstream.set(Some(address));
-                Some(address)
+        let reached = self.outside.reach(&mut session.errand, target).await;
+        // Only once: after a failure a new one is sure to be alive.
+        session.errand.reuse = false;
+        match &reached {
+            Ok(connected) => {
+                session.errand.cause.set(None);
+                let wanted = self.outside.log().is_on() || session.looked_up.is_some();
+                if wanted && let Ok(address) = connected.upstream.peer_addr() {
+                    session.route = Route::To(address);
+                }
             }
-            (Some(Route::Kept), Some(who)) => who.upstream.get(),
+            Err(error) => session.errand.failed(*error),
+        }
+        reached
+    }
+
+    fn recycle(&self, target: Target<'_>, upstream: Upstream) {
+        self.outside.recycle(target, upstream);
+    }
+
+    fn shaping(&self, session: &Session) -> Shaping {
+        let mut shaping = Shaping::default();
+        shaping.way = session.errand.way().map_or(0, Way::number);
+        shaping
+    }
+
+    fn finished(&self, who: Option<&Client>, mut session: Option<Session>, report: &Report<'_>) {
+        let upstream = match (&mut session, who) {
+            (Some(session), Some(who)) => session.settle(who),
             _ => None,
         };
-        self.outside.log.write(&Entry {
+        let outside = &self.outside;
+        if !outside.log().is_on() {
+            return;
+        }
+        let cause = self.cause(who, session.as_ref(), report);
+        let cause = cause.map(|cause| cause.text(outside.policy()));
+        outside.log().write(&Entry {
             report,
-            user: who.and_then(|who| who.user.as_ref()).map(Login::name),
+            user: who.and_then(|who| who.login.as_ref()).map(Login::name),
             service: &self.service,
             upstream,
+            cause: cause.as_deref(),
         });
+    }
+}
+
+impl Session {
+    /// Remembers with the client where it went.
+    fn settle(&mut self, who: &Client) -> Option<SocketAddr> {
+        match self.route {
+            Route::Kept => who.upstream.get(),
+            Route::Nowhere => None,
+            Route::To(address) => {
+                who.upstream.set(Some(address));
+                who.target.replace(self.looked_up.take());
+                Some(address)
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Auth, Format, User};
-    use crate::log::Writer;
+    use crate::config::{Auth, Draft, Format, User};
+    use crate::log::{AccessLog, Writer};
+    use crate::outside::Means;
+    use crate::own::OwnAddresses;
+    use crate::parents::{Parents, Ways};
+    use crate::policy::Policy;
+    use crate::sources::Sources;
     use crate::users::Table;
-    use proxy_core::End;
+    use proxy_core::{ConnectErrorKind, End, Host, Timeouts};
+    use proxy_relay::Dialer;
     use std::path::Path;
     use std::time::Duration;
     use tokio::net::TcpListener;
+    use tokio::net::TcpStream;
 
     struct World {
         origin: TcpListener,
@@ -279,7 +357,7 @@ mod tests {
             let origin = TcpListener::bind("127.0.0.1:0").await.expect("bound");
             let address = origin.local_addr().expect("bound");
             let peer = Peer {
-                remote: "192.0.2.1:9".parse().expect("an address"),
+                remote: "127.0.0.1:9".parse().expect("an address"),
                 local: address,
             };
             Self {
@@ -294,6 +372,7 @@ mod tests {
                 peer: &self.peer,
                 operation,
                 target: self.address.into(),
+                via: None,
             }
         }
     }
@@ -304,9 +383,17 @@ mod tests {
     };
 
     fn gateway(own: &[SocketAddr], log: AccessLog) -> Proxyd {
-        let own = OwnAddresses::new(own.iter().copied());
-        let outside = Outside::new(Dialer::default(), 8, own, log);
-        Proxyd::new("test".to_owned(), None, Rc::new(outside))
+        let config = Draft::default().finish().expect("the default");
+        let means = Means {
+            policy: Arc::new(Policy::new(&config)),
+            dialer: Dialer::default(),
+            sources: Sources::new(&[]),
+            parents: Parents::new(Ways::default(), &Timeouts::default()),
+            own: OwnAddresses::new(own.iter().copied()),
+            log,
+        };
+        let outside = Rc::new(Outside::new(means, &config, 8));
+        Proxyd::new(&config, 0, "test".to_owned(), None, outside)
     }
 
     async fn client(gateway: &Proxyd, peer: &Peer) -> Client {
@@ -323,7 +410,7 @@ mod tests {
         let client = client(&gateway, &world.peer).await;
         for _ in 0..2 {
             let stream = TcpStream::connect(world.address).await.expect("connected");
-            gateway.recycle(world.address.into(), stream);
+            gateway.recycle(world.address.into(), Upstream::new(stream));
         }
         for (operation, reuse) in [(Operation::Tunnel, false), (REQUEST, true)] {
             let ask = world.ask(operation);
@@ -363,6 +450,7 @@ mod tests {
         let alice = User {
             name: "alice".to_owned(),
             password: "secret".to_owned(),
+            source: None,
         };
         let door = Door::new(Table::of(&[alice]), &Auth::default(), 0);
         gateway.users = Some(Arc::new(door.expect("a door")));
@@ -380,7 +468,7 @@ mod tests {
             (&busy, shown("secret"), Err(Denial::Busy)),
         ] {
             let client = gateway.authenticate(&world.peer, who).await;
-            let name = |client: Client| client.user.map(|user| user.name().to_owned());
+            let name = |client: Client| client.login.map(|user| user.name().to_owned());
             assert_eq!(client.map(name), answer);
         }
     }
@@ -388,7 +476,7 @@ mod tests {
     /// The upstream column of each line in the log at `path`.
     fn upstreams(path: &Path) -> Vec<String> {
         let text = std::fs::read_to_string(path).expect("a log");
-        let last = |line: &str| line.rsplit(' ').next().map(str::to_owned);
+        let last = |line: &str| line.split(' ').nth(11).map(str::to_owned);
         text.lines().filter_map(last).collect()
     }
 

@@ -4,22 +4,32 @@
 
 mod accept;
 mod banner;
+mod cause;
 mod certificates;
 mod cli;
 mod config;
+mod errand;
+mod explain;
 mod gate;
 mod gateway;
 mod listen;
 mod log;
 mod nofile;
+mod outside;
 mod own;
+mod parents;
 mod plan;
+mod policy;
+mod resolver;
 mod run;
 mod service;
 mod signal;
 mod sniff;
+mod sources;
 mod throttle;
+mod upstream;
 mod users;
+mod way;
 mod worker;
 
 use std::fmt::Display;
@@ -31,6 +41,8 @@ use tracing::level_filters::LevelFilter;
 
 use certificates::Unloaded;
 use cli::{Cli, Command};
+use config::Config;
+use explain::Explain;
 use users::Unread;
 
 fn main() -> ExitCode {
@@ -47,8 +59,13 @@ fn main() -> ExitCode {
         Err(problems) => return fail(MISTAKE, "", &problems),
     };
     start_diagnostics(config.level);
-    let acceptors = match certificates::load(&config) {
-        Ok(acceptors) => acceptors,
+    if let Some(Command::Explain(request)) = &cli.command {
+        return explain(request, &config);
+    }
+    let loaded =
+        certificates::load(&config).and_then(|acceptors| Ok((acceptors, parents::load(&config)?)));
+    let (acceptors, ways) = match loaded {
+        Ok(loaded) => loaded,
         Err(Unloaded::Failures(failures)) => return fail(FAILURE, "proxyd: ", &failures),
         Err(Unloaded::Mistakes(problems)) => return fail(MISTAKE, "", &problems),
     };
@@ -64,11 +81,19 @@ fn main() -> ExitCode {
             let _ = writeln!(io::stdout(), "OK: {}", config.summary(users.len()));
             Ok(())
         }
-        _ => run::run(config, acceptors, users),
+        _ => run::run(config, acceptors, ways, users),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failures) => fail(FAILURE, "proxyd: ", &failures),
+    }
+}
+
+fn explain(request: &Explain, config: &Config) -> ExitCode {
+    match request.run(config) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(DENIED),
+        Err(problems) => fail(MISTAKE, "", &problems),
     }
 }
 
@@ -88,6 +113,8 @@ fn start_diagnostics(level: LevelFilter) {
         .init();
 }
 
+/// What was asked about is not allowed.
+const DENIED: u8 = 1;
 /// Something could not be started.
 pub(crate) const FAILURE: u8 = 1;
 /// The configuration is wrong.

@@ -17,7 +17,10 @@ use crate::gate::Limit;
 use crate::log::{Handle, Writer};
 use crate::nofile;
 use crate::own::OwnAddresses;
+use crate::parents::Ways;
 use crate::plan::Plan;
+use crate::policy::Policy;
+use crate::resolver::NameService;
 use crate::signal::Signal;
 use crate::users::{Door, Table, Watch};
 use crate::worker::{self, Phase, Shared};
@@ -33,6 +36,7 @@ use crate::worker::{self, Phase, Shared};
 pub(crate) fn run(
     config: Config,
     acceptors: Vec<Option<Acceptor>>,
+    ways: Ways,
     users: Table,
 ) -> Result<(), Vec<String>> {
     let descriptors = nofile::raise();
@@ -60,6 +64,9 @@ pub(crate) fn run(
     let shared = Shared {
         own: OwnAddresses::new(plan.places.iter().map(|place| place.address)),
         places: plan.places.into(),
+        policy: Arc::new(Policy::new(&config)),
+        names: Arc::new(NameService::read(&config.resolver)),
+        ways,
         door,
         limit: config.connections.map(|most| Arc::new(Limit::new(most))),
         idle: idle_connections(descriptors, config.workers),
@@ -284,7 +291,7 @@ fn open_log(config: &Config) -> Result<(Option<Writer>, Option<Handle>), Vec<Str
     }
 }
 
-/// An open proxy is served all the same: it may stand behind a firewall.
+/// Whoever switched it on may have forgotten.
 pub(crate) fn warn_of_open_listeners(config: &Config) {
     for listener in config
         .listeners
@@ -292,8 +299,8 @@ pub(crate) fn warn_of_open_listeners(config: &Config) {
         .filter(|listener| listener.is_open())
     {
         tracing::warn!(
-            "{listener} IS AN OPEN PROXY: everybody who can reach this address can use it. Ask for \
-             a user (--user NAME:PASSWORD) or listen on 127.0.0.1"
+            "{listener} IS AN OPEN PROXY, as its setting open says: everybody who can reach this \
+             address can use it"
         );
     }
 }

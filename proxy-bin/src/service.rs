@@ -268,6 +268,8 @@ fn http(gateway: &Rc<Proxyd>, config: &Config, stop: &Stop) -> Http {
     server
         .config()
         .limits(config.head)
+        .name("proxyd")
+        .via(gateway.name())
         .timeouts(config.timeouts)
         .stop(stop.clone());
     server

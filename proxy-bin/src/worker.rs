@@ -17,11 +17,16 @@ use tokio::task::{JoinHandle, LocalSet, spawn_local};
 use crate::accept::Acceptor;
 use crate::config::Config;
 use crate::gate::{Gate, Limit};
-use crate::gateway::{Outside, Proxyd};
+use crate::gateway::Proxyd;
 use crate::log::{self, AccessLog};
+use crate::outside::{Means, Outside};
 use crate::own::OwnAddresses;
+use crate::parents::{Parents, Ways};
 use crate::plan::Place;
+use crate::policy::Policy;
+use crate::resolver::NameService;
 use crate::service::Service;
+use crate::sources::Sources;
 use crate::users::Door;
 
 /// What all workers share; read only, or counters off the path of requests.
@@ -30,6 +35,9 @@ pub(crate) struct Shared {
     pub(crate) config: Arc<Config>,
     pub(crate) places: Arc<[Place]>,
     pub(crate) own: OwnAddresses,
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) names: Arc<NameService>,
+    pub(crate) ways: Ways,
     /// Where users show who they are, if a listener asks.
     pub(crate) door: Option<Arc<Door>>,
     pub(crate) limit: Option<Arc<Limit>>,
@@ -83,8 +91,7 @@ async fn serve(
         Some(handle) => AccessLog::new(shared.config.access_format, handle),
         None => AccessLog::off(),
     };
-    let dialer = Dialer::new(&shared.config.timeouts);
-    let outside = Rc::new(Outside::new(dialer, shared.idle, shared.own.clone(), log));
+    let outside = Rc::new(outside(&shared, log)?);
     let gate = Rc::new(Gate::new(shared.limit.clone()));
     let accepting = accept_all(&shared, sockets, &gate, &outside)?;
     spawn_local(keep_house(Rc::clone(&outside)));
@@ -103,6 +110,23 @@ async fn serve(
     unless_cut(&shared, drain(&shared, &gate)).await;
     outside.log().flush();
     Ok(())
+}
+
+fn outside(shared: &Shared, log: AccessLog) -> io::Result<Outside> {
+    let config = &shared.config;
+    let mut dialer = Dialer::new(&config.timeouts);
+    dialer
+        .resolver(shared.names.resolver()?)
+        .lookup_timeout(config.resolver.timeout);
+    let means = Means {
+        policy: Arc::clone(&shared.policy),
+        dialer,
+        sources: Sources::new(&config.sources),
+        parents: Parents::new(shared.ways.clone(), &config.timeouts),
+        own: shared.own.clone(),
+        log,
+    };
+    Ok(Outside::new(means, config, shared.idle))
 }
 
 /// Waits for a phase or one behind it.
@@ -129,7 +153,7 @@ fn accept_all(
     outside: &Rc<Outside>,
 ) -> io::Result<Vec<JoinHandle<()>>> {
     let hasty = hasty(&shared.config);
-    let accept = |(place, socket): (&Place, TcpListener)| {
+    let accept = |(at, (place, socket)): (usize, (&Place, TcpListener))| {
         let Place {
             listener,
             address,
@@ -137,7 +161,8 @@ fn accept_all(
         } = place;
         let users = shared.door.clone().filter(|_| listener.auth);
         let name = listener.service(address.port());
-        let gateway = Rc::new(Proxyd::new(name, users, Rc::clone(outside)));
+        let gateway = Proxyd::new(&shared.config, at, name, users, Rc::clone(outside));
+        let gateway = Rc::new(gateway);
         let busy = Rc::new(gateway.busy());
         let serve = |gateway, config| {
             Service::new(
@@ -158,7 +183,8 @@ fn accept_all(
         );
         Ok(spawn_local(acceptor.run()))
     };
-    shared.places.iter().zip(sockets).map(accept).collect()
+    let places = shared.places.iter().zip(sockets);
+    places.enumerate().map(accept).collect()
 }
 
 /// Settings for connections that will only be refused.

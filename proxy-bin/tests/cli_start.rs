@@ -140,8 +140,9 @@ fn alone_it_listens_on_the_usual_ports() {
 #[test]
 fn an_open_proxy_is_warned_of() {
     for (args, warned) in [
-        (&["--listen", "http://0.0.0.0:0"][..], true),
-        (&["--listen", "socks://[::]:0"], true),
+        (&["--listen", "http://0.0.0.0:0?open=on"][..], true),
+        (&["--listen", "socks://[::]:0?open=on"], true),
+        (&["--listen", "socks://[::]:0?clients=::1"], false),
         (&["--listen", "http://0.0.0.0:0", "--user", "a:b"], false),
         (&["--listen", "http://127.0.0.1:0"], false),
         (&["--listen", "tcp://0.0.0.0:0/127.0.0.1:9"], false),

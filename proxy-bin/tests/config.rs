@@ -152,20 +152,20 @@ fn unknown_keys() {
          [[user]]\nname = \"a\"\npassword = \"b\"\npasswd = \"hunter2\"\n[limits]\nheads = 1\n\
          [metrics]\n",
         &[
-            "proxyd.toml:1: wokers: expected drain, limits, listener, log, timeouts, user, \
-             workers, found an unknown key; write workers instead",
-            "proxyd.toml:5: listener.adress: expected address, auth, cert, key, name, protocol, \
-             target, found an unknown key; write address instead",
+            "proxyd.toml:1: wokers: expected auth, drain, group, limits, listener, log, parent, \
+             resolver, rule, source, timeouts, user, via, workers, found an unknown key; write workers instead",
+            "proxyd.toml:5: listener.adress: expected address, auth, cert, clients, key, name, \
+             open, protocol, source, target, trust_loopback, via, found an unknown key; write address instead",
             "proxyd.toml:9: timeouts.idle: expected connect, half_closed, head, keep_alive, \
              progress, tunnel, found an unknown key; write one of these instead",
             "proxyd.toml:11: log.levl: expected access, format, level, found an unknown key; \
              write level instead",
-            "proxyd.toml:15: user.passwd: expected name, password, found an unknown key; write \
-             password instead",
+            "proxyd.toml:15: user.passwd: expected name, password, source, found an unknown key; \
+             write password instead",
             "proxyd.toml:17: limits.heads: expected connections, head_bytes, header_count, found \
              an unknown key; write one of these instead",
-            "proxyd.toml:18: metrics: expected drain, limits, listener, log, timeouts, user, \
-             workers, found an unknown key; write one of these instead",
+            "proxyd.toml:18: metrics: expected auth, drain, group, limits, listener, log, parent, \
+             resolver, rule, source, timeouts, user, via, workers, found an unknown key; write one of these instead",
         ],
     );
 }
@@ -301,8 +301,9 @@ fn doubles() {
         ("127.0.0.1:0", "127.0.0.1:0", false),
         ("127.0.0.1:1", "127.0.0.1:2", false),
     ] {
-        let listener =
-            |address| format!("[[listener]]\nprotocol = \"http\"\naddress = \"{address}\"\n");
+        let listener = |address| {
+            format!("[[listener]]\nprotocol = \"http\"\naddress = \"{address}\"\nopen = true\n")
+        };
         let (status, said) = check(&(listener(first) + &listener(second)));
         let expected = if double { 2 } else { 0 };
         assert_eq!(status, Some(expected), "{first} {second}: {said:?}");
@@ -596,8 +597,8 @@ fn a_top_level_key_in_a_table_is_told_where_to_go() {
     mistakes(
         "[[user]]\nname = \"a\"\npassword = \"b\"\nworkers = 2\n",
         &[
-            "proxyd.toml:4: user.workers: expected name, password, found workers, a top-level \
-             key; write workers above the first [table] instead",
+            "proxyd.toml:4: user.workers: expected name, password, source, found workers, a \
+             top-level key; write workers above the first [table] instead",
         ],
     );
 }
@@ -676,13 +677,52 @@ fn mistakes_of_the_command_line() {
 #[test]
 fn check_warns_of_an_open_proxy() {
     for (url, warned) in [
-        ("http://0.0.0.0:1", true),
+        ("http://0.0.0.0:1?open=on", true),
+        ("http://0.0.0.0:1?clients=192.168.0.0/16,10.0.0.1", false),
         ("tcp://0.0.0.0:1/127.0.0.1:9", false),
     ] {
         let (status, said) = check_with("workers = 1", &["--listen", url]);
         assert_eq!(status, Some(0), "{said:?}");
         assert_eq!(said.concat().contains("OPEN PROXY"), warned, "{said:?}");
     }
+}
+
+#[test]
+fn an_open_proxy_by_oversight_is_a_mistake() {
+    mistakes(
+        "[[listener]]\nprotocol = \"http\"\naddress = \"0.0.0.0:3128\"\n",
+        &[
+            "proxyd.toml:1: listener.open: expected users to ask for or a list of client networks \
+             at 0.0.0.0:3128, which others can reach, found neither: an open proxy; write a \
+             [[user]] and auth = true, or clients = [\"192.168.0.0/16\"] instead, or open = true \
+             if everybody may use it",
+        ],
+    );
+    // A user whom nobody is asked for does not close it.
+    let (status, said) = check(
+        "[[listener]]\nprotocol = \"socks\"\naddress = \"[::]:1080\"\nauth = false\n\
+         [[listener]]\nprotocol = \"http\"\naddress = \"[::1]:3128\"\n\
+         [[user]]\nname = \"a\"\npassword = \"b\"\n",
+    );
+    assert_eq!(status, Some(2), "{said:?}");
+    assert!(said.concat().contains("an open proxy"), "{said:?}");
+    for closed in ["clients = \"10.0.0.0/8\"", "open = true", "auth = true"] {
+        let (status, said) = check(&format!(
+            "[[listener]]\nprotocol = \"auto\"\naddress = \"[::]:1080\"\n{closed}\n\
+             [[listener]]\nprotocol = \"http\"\naddress = \"127.0.0.1:3128\"\n\
+             [[user]]\nname = \"a\"\npassword = \"b\"\n"
+        ));
+        assert_eq!(status, Some(0), "{closed}: {said:?}");
+    }
+    let (status, said) = check_with("workers = 1", &["--listen", "socks://0.0.0.0:1"]);
+    assert_eq!(status, Some(2));
+    assert!(
+        said.concat().contains(
+            "write --user NAME:PASSWORD, or ?clients=192.168.0.0/16 instead, or ?open=on if \
+             everybody may use it"
+        ),
+        "{said:?}"
+    );
 }
 
 #[test]

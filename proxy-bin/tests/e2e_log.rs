@@ -48,7 +48,7 @@ fn text_lines_tell_the_same() {
     for (line, expected) in lines.iter().zip(expected) {
         let (service, user, method, status, end) = expected;
         let words: Vec<&str> = line.split(' ').collect();
-        assert_eq!(words.len(), 12, "{line}");
+        assert_eq!(words.len(), 13, "{line}");
         assert!(words[0].starts_with("20"), "{line}");
         assert!(words[1].starts_with("127.0.0.1:"), "{line}");
         assert_eq!(words[2], or_hyphen(user), "{line}");
@@ -56,6 +56,7 @@ fn text_lines_tell_the_same() {
         assert_eq!(words[4], or_hyphen(method), "{line}");
         assert_eq!(words[6], or_hyphen(status), "{line}");
         assert_eq!(words[10], end, "{line}");
+        assert_eq!(words[12] == "refused", end == "connect-failed", "{line}");
     }
 }
 
@@ -146,7 +147,7 @@ fn a_client_cannot_forge_a_line() {
             line.bytes().all(|byte| (b' '..0x7F).contains(&byte)),
             "{line:?}"
         );
-        assert_eq!(line.split(' ').count(), 12, "{line:?}");
+        assert_eq!(line.split(' ').count(), 13, "{line:?}");
     }
 }
 

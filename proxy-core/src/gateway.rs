@@ -261,6 +261,9 @@ pub struct Ask<'a> {
     pub operation: Operation<'a>,
     /// Where.
     pub target: Target<'a>,
+    /// The proxies that an HTTP CONNECT says it came through, its first `Via`
+    /// (RFC 9110 section 7.6.3), for a parent that is asked for the tunnel.
+    pub via: Option<&'a [u8]>,
 }
 
 /// Why policy says no. Each protocol maps it to its own answer.

@@ -35,33 +35,40 @@
 //!
 //! Main types: [`Gateway`], [`Authenticator`], [`Bans`], [`Ask`], [`Target`], [`Denial`], [`ConnectError`],
 //! [`Report`] and [`End`], [`Status`], [`Handshake`], [`HeadLimits`],
-//! [`Timeouts`], [`Stop`], [`FreeList`].
+//! [`Timeouts`], [`Stop`], [`FreeList`]; for access lists [`Names`], [`Networks`]
+//! and [`Special`].
 //!
 //! Not here: sockets (`proxy-relay`), wire formats (`proxy-http`,
 //! `proxy-socks`, `proxy-tls`).
 
 #![forbid(unsafe_code)]
 
+mod acl;
 mod authenticator;
 mod bans;
 mod connect;
 mod gateway;
 mod handshake;
 mod limits;
+mod network;
 mod pool;
 mod report;
+mod special;
 mod status;
 mod stop;
 mod target;
 
+pub use acl::{NameHits, NamePattern, NamePatternError, Names, NetworkHits, Networks};
 pub use authenticator::Authenticator;
 pub use bans::{Bans, ClientNet};
 pub use connect::{ConnectError, ConnectErrorKind, Side};
 pub use gateway::{Ask, Connected, Credentials, Denial, Gateway, HttpParent, Operation, Peer};
 pub use handshake::{Handshake, Step};
 pub use limits::{HeadLimits, Shaping, Timeouts};
+pub use network::{Network, NetworkError};
 pub use pool::FreeList;
 pub use report::{End, Report};
+pub use special::Special;
 pub use status::Status;
 pub use stop::{Stop, StopState};
 pub use target::{Host, Target, TargetBuf, TargetError};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Operation, Peer, Target};
+use crate::{ConnectError, Operation, Peer, Target};
 
 /// One finished exchange or tunnel, as handed to
 /// [`Gateway::finished`](crate::Gateway::finished).
@@ -27,6 +27,8 @@ pub struct Report<'a> {
     pub duration: Duration,
     /// Why it ended.
     pub end: End,
+    /// Why the target was not reached, if it was not.
+    pub error: Option<ConnectError>,
 }
 
 impl<'a> Report<'a> {
@@ -41,6 +43,7 @@ impl<'a> Report<'a> {
             down: 0,
             duration: Duration::ZERO,
             end,
+            error: None,
         }
     }
 }

@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use bytes::{BufMut, BytesMut};
-use proxy_core::{Credentials, Handshake, HeadLimits, Status, Step, Target};
+use proxy_core::{
+    ConnectError, ConnectErrorKind, Credentials, Handshake, HeadLimits, Status, Step, Target,
+};
 
 use crate::{ResponseParser, TunnelError, auth};
 
@@ -29,6 +31,7 @@ use crate::{ResponseParser, TunnelError, auth};
 pub struct ConnectHandshake<'t> {
     target: Target<'t>,
     login: Option<Credentials<'t>>,
+    via: Option<(&'t str, Option<&'t [u8]>)>,
     parser: ResponseParser,
     sent: bool,
     interim: u8,
@@ -45,6 +48,7 @@ impl<'t> ConnectHandshake<'t> {
         Self {
             target,
             login: None,
+            via: None,
             parser: ResponseParser::of_tunnel(limits),
             sent: false,
             interim: 0,
@@ -58,6 +62,15 @@ impl<'t> ConnectHandshake<'t> {
         self
     }
 
+    /// Names this proxy in `Via` (RFC 9110 section 7.6.3), so that it knows a
+    /// request that comes back, behind the proxies `before` it, a field value as
+    /// it was received. `name` must be a token.
+    #[must_use]
+    pub fn via(mut self, name: &'t str, before: Option<&'t [u8]>) -> Self {
+        self.via = Some((name, before));
+        self
+    }
+
     fn encode(&self, out: &mut BytesMut) {
         let target = self.target;
         // Writing to memory that grows cannot fail.
@@ -66,6 +79,14 @@ impl<'t> ConnectHandshake<'t> {
             out.put_slice(b"Proxy-Authorization: ");
             auth::encode(login, out);
             out.put_slice(b"\r\n");
+        }
+        if let Some((name, before)) = self.via {
+            out.put_slice(b"Via: ");
+            if let Some(before) = before {
+                out.put_slice(before);
+                out.put_slice(b", ");
+            }
+            let _ = write!(out, "1.1 {name}\r\n");
         }
         out.put_slice(b"\r\n");
     }
@@ -102,6 +123,28 @@ impl Handshake for ConnectHandshake<'_> {
             done = self.judge(status)?;
         }
         Ok(Step { consumed, done })
+    }
+}
+
+/// What a parent's refusal means: the inverse of the statuses in
+/// [`Reply`](crate::Reply).
+impl From<TunnelError> for ConnectError {
+    fn from(error: TunnelError) -> Self {
+        use ConnectErrorKind as Kind;
+        Self::parent(match error {
+            TunnelError::Malformed(_) => Kind::Protocol,
+            TunnelError::Refused(status) => match status {
+                401 | 407 => Kind::Login,
+                403 | 451 => Kind::Forbidden,
+                404 | 410 => Kind::NameNotFound,
+                408 | 504 => Kind::TimedOut,
+                429 | 503 => Kind::Exhausted,
+                508 => Kind::Loop,
+                // No status of a tunnel, RFC 9110 section 15.2.2.
+                101 => Kind::Protocol,
+                _ => Kind::Other,
+            },
+        })
     }
 }
 

@@ -1,14 +1,18 @@
 //! The proxy's own answers, and the one place where refusals and failures get
 //! their status.
 
+use std::fmt;
+
 use bytes::{BufMut, BytesMut};
-use proxy_core::{ConnectErrorKind, Denial};
+use proxy_core::{ConnectError, ConnectErrorKind, Denial, Side};
 
 use crate::head::is_token;
 use crate::{HeadError, Persist};
 
-/// An answer of the proxy itself: a status, a line of text, and what the client
-/// must know to go on.
+/// An answer of the proxy itself: a status, a line of text that names the cause,
+/// and what the client must know to go on.
+///
+/// Nothing of the request is repeated in it.
 ///
 /// ```
 /// use proxy_core::Denial;
@@ -21,6 +25,7 @@ use crate::{HeadError, Persist};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply<'a> {
     status: u16,
+    cause: Cause,
     error: Option<&'static str>,
     proxy: Option<&'a str>,
     realm: Option<&'a str>,
@@ -28,11 +33,30 @@ pub struct Reply<'a> {
     head_only: bool,
 }
 
+/// What people are told behind the status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    Head(HeadError),
+    None,
+    Text(&'static str),
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Head(error) => write!(f, ": {error}"),
+            Self::None => Ok(()),
+            Self::Text(text) => write!(f, ": {text}"),
+        }
+    }
+}
+
 impl<'a> Reply<'a> {
     /// An answer with this status, 200 to 599.
     pub fn new(status: u16) -> Self {
         Self {
             status,
+            cause: Cause::None,
             error: None,
             proxy: None,
             realm: None,
@@ -43,54 +67,65 @@ impl<'a> Reply<'a> {
 
     /// The answer to a request that policy refused.
     pub fn denied(denial: Denial) -> Self {
-        let (status, error) = match denial {
-            Denial::Busy => (503, Some("connection_limit_reached")),
-            Denial::Challenge => (407, None),
-            Denial::Unroutable => (502, Some("destination_ip_unroutable")),
+        match denial {
+            Denial::Busy => Self::new(503)
+                .error("connection_limit_reached")
+                .cause("the proxy is at its limit"),
+            Denial::Challenge => Self::new(407),
+            Denial::Unroutable => Self::new(502)
+                .error("destination_ip_unroutable")
+                .cause("the proxy has no way to go there"),
             // `Forbid`, and whatever policy may learn to say.
-            _ => (403, Some("http_request_denied")),
-        };
-        Self::new(status).error_if(error)
+            _ => Self::new(403)
+                .error("http_request_denied")
+                .cause("the rules of this proxy do not allow it"),
+        }
     }
 
-    /// The answer when the origin could not be reached.
-    pub fn connect_failed(kind: ConnectErrorKind) -> Self {
-        use ConnectErrorKind as Kind;
-        let (status, error) = match kind {
-            Kind::Exhausted => (503, "connection_limit_reached"),
-            Kind::Forbidden => (403, "destination_ip_prohibited"),
-            Kind::HostUnreachable | Kind::NetworkUnreachable => (502, "destination_ip_unroutable"),
-            Kind::Loop => (508, "proxy_loop_detected"),
-            Kind::NameNotFound | Kind::NameUnavailable => (502, "dns_error"),
-            Kind::Protocol => (502, "http_protocol_error"),
-            Kind::Login => (502, "proxy_configuration_error"),
-            Kind::Refused => (502, "connection_refused"),
-            Kind::Reset => (502, "connection_terminated"),
-            Kind::TimedOut => (504, "connection_timeout"),
-            Kind::Tls => (502, "tls_protocol_error"),
-            _ => (502, "destination_unavailable"),
+    /// The answer when the target could not be reached, or a parent on the way
+    /// to it.
+    pub fn connect_failed(error: ConnectError) -> Self {
+        let (status, token) = verdict(error);
+        let cause = match error.side {
+            Side::Parent => parent_cause(error.kind),
+            Side::Client | Side::Origin => cause(error.kind),
         };
-        Self::new(status).error(error)
+        Self::new(status).error(token).cause(cause)
     }
 
     /// The answer to a request whose head is refused; the connection closes,
     /// since where the next request begins is unknown.
     pub fn bad_request(error: HeadError) -> Self {
-        Self::new(error.status())
-            .error("http_request_error")
-            .persist(Persist::Close)
+        let reply = Self::new(error.status()).error("http_request_error");
+        Self {
+            cause: Cause::Head(error),
+            ..reply
+        }
+        .persist(Persist::Close)
     }
 
     /// The answer when the origin's one is malformed.
     pub fn bad_response() -> Self {
-        Self::new(502).error("http_protocol_error")
+        Self::new(502)
+            .error("http_protocol_error")
+            .cause("the answer broke the protocol")
+    }
+
+    /// What people read behind the status: a few words, no line breaks.
+    #[must_use]
+    pub fn cause(self, cause: &'static str) -> Self {
+        Self {
+            cause: Cause::Text(cause),
+            ..self
+        }
     }
 
     /// The `Proxy-Status` error of the reply (RFC 9209 section 2.3), sent when
     /// the [`proxy`](Self::proxy) is named.
     #[must_use]
-    pub fn error(self, error: &'static str) -> Self {
-        self.error_if(Some(error))
+    pub fn error(mut self, error: &'static str) -> Self {
+        self.error = Some(error);
+        self
     }
 
     /// Names this proxy in a `Proxy-Status` field (RFC 9209 section 2); a name
@@ -136,21 +171,20 @@ impl<'a> Reply<'a> {
     pub fn encode(&self, out: &mut BytesMut) {
         let reason = reason(self.status);
         let digits = self.status.clamp(100, 999).to_string();
-        // The body is the status line's text again and a line feed.
-        let len = digits.len() + 1 + reason.len() + 1;
+        let body = format!("{digits} {reason}{}\n", self.cause);
         put(out, &["HTTP/1.1 ", &digits, " ", reason, "\r\n"]);
         put(
             out,
             &[
                 "Content-Type: text/plain\r\nContent-Length: ",
-                &len.to_string(),
+                &body.len().to_string(),
                 "\r\n",
             ],
         );
         self.encode_fields(out);
         out.put_slice(b"\r\n");
         if !self.head_only {
-            put(out, &[&digits, " ", reason, "\n"]);
+            put(out, &[&body]);
         }
     }
 
@@ -171,10 +205,80 @@ impl<'a> Reply<'a> {
             put(out, &["Proxy-Status: ", name, "; error=", error, "\r\n"]);
         }
     }
+}
 
-    fn error_if(mut self, error: Option<&'static str>) -> Self {
-        self.error = error;
-        self
+/// The status of a failure, and its name in RFC 9209 section 2.3.
+fn verdict(error: ConnectError) -> (u16, &'static str) {
+    use ConnectErrorKind as Kind;
+    let of_parent = error.side == Side::Parent;
+    match error.kind {
+        Kind::Exhausted | Kind::Forbidden | Kind::Protocol if of_parent => {
+            parent_verdict(error.kind)
+        }
+        Kind::Exhausted => (503, "connection_limit_reached"),
+        Kind::Forbidden => (403, "destination_ip_prohibited"),
+        Kind::HostUnreachable | Kind::NetworkUnreachable => (502, "destination_ip_unroutable"),
+        Kind::Login => (502, "proxy_configuration_error"),
+        Kind::Loop => (508, "proxy_loop_detected"),
+        Kind::NameNotFound | Kind::NameUnavailable => (502, "dns_error"),
+        Kind::Protocol => (502, "http_protocol_error"),
+        Kind::Refused => (502, "connection_refused"),
+        Kind::Reset => (502, "connection_terminated"),
+        Kind::TimedOut => (504, "connection_timeout"),
+        Kind::Tls => (502, "tls_protocol_error"),
+        _ => (502, "destination_unavailable"),
+    }
+}
+
+/// Where the names for an origin's failure would say something else.
+fn parent_verdict(kind: ConnectErrorKind) -> (u16, &'static str) {
+    match kind {
+        ConnectErrorKind::Exhausted => (503, "destination_unavailable"),
+        ConnectErrorKind::Forbidden => (403, "http_request_denied"),
+        // It need not have been HTTP.
+        _ => (502, "destination_unavailable"),
+    }
+}
+
+fn cause(kind: ConnectErrorKind) -> &'static str {
+    use ConnectErrorKind as Kind;
+    match kind {
+        Kind::Exhausted => "the proxy can open no more connections",
+        Kind::Forbidden => "the address may not be reached through this proxy",
+        Kind::HostUnreachable => "there is no route to the host",
+        Kind::Login => "the login was refused",
+        Kind::Loop => "the target is this proxy itself",
+        Kind::NameNotFound => "the name has no address",
+        Kind::NameUnavailable => "the name could not be looked up",
+        Kind::NetworkUnreachable => "there is no route to the network",
+        Kind::Protocol => "the target broke the protocol",
+        Kind::Refused => "the target refused the connection",
+        Kind::Reset => "the target broke the connection off",
+        Kind::TimedOut => "the target took too long to connect to",
+        Kind::Tls => "TLS with the target failed",
+        _ => "the target could not be reached",
+    }
+}
+
+fn parent_cause(kind: ConnectErrorKind) -> &'static str {
+    use ConnectErrorKind as Kind;
+    match kind {
+        Kind::Exhausted => "a parent proxy is overloaded or cannot reach the target",
+        Kind::Forbidden => "a parent proxy does not allow it",
+        Kind::HostUnreachable => "a parent proxy has no route to the host, or there is none to it",
+        Kind::Login => "a parent proxy refused the login of this proxy",
+        Kind::Loop => "a parent proxy leads back to this proxy",
+        Kind::NameNotFound => "a parent proxy found no address for the name",
+        Kind::NameUnavailable => "a name could not be looked up on the way through a parent proxy",
+        Kind::NetworkUnreachable => {
+            "a parent proxy has no route to the network, or there is none to it"
+        }
+        Kind::Protocol => "a parent proxy broke the protocol",
+        Kind::Refused => "a parent proxy refused the connection, or the target behind it did",
+        Kind::Reset => "a parent proxy broke the connection off",
+        Kind::TimedOut => "a parent proxy, or the target behind it, took too long",
+        Kind::Tls => "TLS with a parent proxy failed",
+        _ => "a parent proxy could not reach the target",
     }
 }
 

@@ -2,7 +2,9 @@
 //! client.
 
 use bytes::BytesMut;
-use proxy_core::{ConnectErrorKind, Credentials, Denial, Handshake, Status, Step, Target};
+use proxy_core::{
+    ConnectError, ConnectErrorKind, Credentials, Denial, Handshake, Status, Step, Target,
+};
 use proxy_http::{
     BodyFramer, ConnectHandshake, Framing, HeadError, HeadLimits, Persist, Reply, RequestKind,
     ResponseParser, TunnelError, auth,
@@ -167,28 +169,49 @@ fn every_reply_is_a_response_of_its_stated_length() {
 #[test]
 fn failures_have_one_status_each() {
     use ConnectErrorKind as Kind;
-    for (kind, status, error) in [
-        (Kind::Exhausted, 503, "connection_limit_reached"),
-        (Kind::Forbidden, 403, "destination_ip_prohibited"),
-        (Kind::HostUnreachable, 502, "destination_ip_unroutable"),
-        (Kind::Loop, 508, "proxy_loop_detected"),
-        (Kind::NameNotFound, 502, "dns_error"),
-        (Kind::NameUnavailable, 502, "dns_error"),
-        (Kind::NetworkUnreachable, 502, "destination_ip_unroutable"),
-        (Kind::Other, 502, "destination_unavailable"),
-        (Kind::Login, 502, "proxy_configuration_error"),
-        (Kind::Protocol, 502, "http_protocol_error"),
-        (Kind::Refused, 502, "connection_refused"),
-        (Kind::Reset, 502, "connection_terminated"),
-        (Kind::TimedOut, 504, "connection_timeout"),
-        (Kind::Tls, 502, "tls_protocol_error"),
+    // Status and name of a failure of the target, then of a parent.
+    for (kind, of_origin, of_parent) in [
+        (
+            Kind::Exhausted,
+            (503, "connection_limit_reached"),
+            (503, "destination_unavailable"),
+        ),
+        (
+            Kind::Forbidden,
+            (403, "destination_ip_prohibited"),
+            (403, "http_request_denied"),
+        ),
+        same(Kind::HostUnreachable, 502, "destination_ip_unroutable"),
+        same(Kind::Login, 502, "proxy_configuration_error"),
+        same(Kind::Loop, 508, "proxy_loop_detected"),
+        same(Kind::NameNotFound, 502, "dns_error"),
+        same(Kind::NameUnavailable, 502, "dns_error"),
+        same(Kind::NetworkUnreachable, 502, "destination_ip_unroutable"),
+        same(Kind::Other, 502, "destination_unavailable"),
+        (
+            Kind::Protocol,
+            (502, "http_protocol_error"),
+            (502, "destination_unavailable"),
+        ),
+        same(Kind::Refused, 502, "connection_refused"),
+        same(Kind::Reset, 502, "connection_terminated"),
+        same(Kind::TimedOut, 504, "connection_timeout"),
+        same(Kind::Tls, 502, "tls_protocol_error"),
     ] {
-        let reply = Reply::connect_failed(kind);
-        assert_eq!(
-            (reply.status(), reply.proxy_error()),
-            (status, Some(error)),
-            "{kind}"
-        );
+        for (error, (status, token), whose) in [
+            (ConnectError::origin(kind), of_origin, ""),
+            (ConnectError::parent(kind), of_parent, "parent"),
+        ] {
+            let reply = Reply::connect_failed(error);
+            let told = (reply.status(), reply.proxy_error());
+            assert_eq!(told, (status, Some(token)), "{error}");
+            assert!(RFC_9209.contains(&token), "{token}");
+            let text = shown(reply.proxy("p"));
+            let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+            assert!(head.ends_with(&format!("Proxy-Status: p; error={token}")));
+            let (_, cause) = body.split_once(": ").expect("a cause");
+            assert!(cause.ends_with('\n') && cause.contains(whose), "{body}");
+        }
     }
     for (denial, status) in [
         (Denial::Busy, 503),
@@ -196,15 +219,112 @@ fn failures_have_one_status_each() {
         (Denial::Forbid, 403),
         (Denial::Unroutable, 502),
     ] {
-        assert_eq!(Reply::denied(denial).status(), status, "{denial:?}");
+        let reply = Reply::denied(denial);
+        assert_eq!(reply.status(), status, "{denial:?}");
+        let token = reply.proxy_error();
+        assert!(token.is_none_or(|token| RFC_9209.contains(&token)));
     }
     assert_eq!(Reply::bad_response().status(), 502);
-    let refused = Reply::bad_request(HeadError::Version);
-    assert!(shown(refused).starts_with("HTTP/1.1 505 HTTP Version Not Supported\r\n"));
-    assert!(shown(refused).contains("Connection: close\r\n"));
-    assert!(
-        !shown(Reply::connect_failed(Kind::Loop).proxy("not a token")).contains("Proxy-Status")
-    );
+    let refused = shown(Reply::bad_request(HeadError::Version));
+    assert!(refused.starts_with("HTTP/1.1 505 HTTP Version Not Supported\r\n"));
+    assert!(refused.contains("Connection: close\r\n"));
+    assert!(refused.ends_with("505 HTTP Version Not Supported: HTTP version not supported\n"));
+    let reply = Reply::connect_failed(ConnectError::origin(Kind::Loop));
+    assert!(!shown(reply.proxy("not a token")).contains("Proxy-Status"));
+}
+
+fn same(
+    kind: ConnectErrorKind,
+    status: u16,
+    token: &'static str,
+) -> (ConnectErrorKind, (u16, &'static str), (u16, &'static str)) {
+    (kind, (status, token), (status, token))
+}
+
+/// All names of RFC 9209 section 2.3.
+const RFC_9209: [&str; 32] = [
+    "dns_timeout",
+    "dns_error",
+    "destination_not_found",
+    "destination_unavailable",
+    "destination_ip_prohibited",
+    "destination_ip_unroutable",
+    "connection_refused",
+    "connection_terminated",
+    "connection_timeout",
+    "connection_read_timeout",
+    "connection_write_timeout",
+    "connection_limit_reached",
+    "tls_protocol_error",
+    "tls_certificate_error",
+    "tls_alert_received",
+    "http_request_error",
+    "http_request_denied",
+    "http_response_incomplete",
+    "http_response_header_section_size",
+    "http_response_header_size",
+    "http_response_body_size",
+    "http_response_trailer_section_size",
+    "http_response_trailer_size",
+    "http_response_transfer_coding",
+    "http_response_content_coding",
+    "http_response_timeout",
+    "http_upgrade_failed",
+    "http_protocol_error",
+    "proxy_internal_response",
+    "proxy_internal_error",
+    "proxy_configuration_error",
+    "proxy_loop_detected",
+];
+
+#[test]
+fn what_a_parent_answers_becomes_a_failure_of_the_parent() {
+    use ConnectErrorKind as Kind;
+    for (status, kind) in [
+        (101, Kind::Protocol),
+        (302, Kind::Other),
+        (400, Kind::Other),
+        (401, Kind::Login),
+        (403, Kind::Forbidden),
+        (404, Kind::NameNotFound),
+        (405, Kind::Other),
+        (407, Kind::Login),
+        (408, Kind::TimedOut),
+        (410, Kind::NameNotFound),
+        (429, Kind::Exhausted),
+        (451, Kind::Forbidden),
+        (500, Kind::Other),
+        (501, Kind::Other),
+        (502, Kind::Other),
+        (503, Kind::Exhausted),
+        (504, Kind::TimedOut),
+        (508, Kind::Loop),
+        (599, Kind::Other),
+    ] {
+        let error = ConnectError::from(TunnelError::Refused(status));
+        assert_eq!(error, ConnectError::parent(kind), "{status}");
+    }
+    let malformed = ConnectError::from(TunnelError::Malformed(HeadError::StatusLine));
+    assert_eq!(malformed, ConnectError::parent(Kind::Protocol));
+}
+
+#[test]
+fn p30_a_parent_is_told_who_asks() {
+    let target = Target::parse("h.example:443", None).expect("a target");
+    for (before, via) in [
+        (None, "1.1 gate-1"),
+        (
+            Some(&b"1.0 fred, 1.1 other"[..]),
+            "1.0 fred, 1.1 other, 1.1 gate-1",
+        ),
+    ] {
+        let mut out = BytesMut::new();
+        let mut handshake = ConnectHandshake::new(target).via("gate-1", before);
+        assert!(handshake.advance(b"", &mut out).is_ok());
+        let sent =
+            format!("CONNECT h.example:443 HTTP/1.1\r\nHost: h.example:443\r\nVia: {via}\r\n\r\n");
+        assert_eq!(out, sent.as_bytes());
+    }
 }
 
 fn handshake() -> (ConnectHandshake<'static>, BytesMut) {

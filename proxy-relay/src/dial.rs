@@ -1,21 +1,29 @@
 //! Opens connections to targets.
 
+use std::future::poll_fn;
 use std::io;
+use std::iter;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use proxy_core::{ConnectError, ConnectErrorKind, Host, Target, Timeouts};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream};
 
-use crate::race::{interleave, race};
-use crate::resolve::lookup;
+use crate::answers::Answers;
+use crate::names::Names;
+use crate::race::race;
+use crate::resolve::Resolve;
 
 /// Connects directly to targets, by name or by address.
 ///
-/// Names are looked up through the system; their addresses are raced as
-/// RFC 8305 describes: families interleaved, 250 ms apart, all of them tried,
-/// the losers closed. Nagle's algorithm is off on every connection.
+/// The addresses of a name are raced as RFC 8305 describes: both families asked
+/// for at once, IPv6 preferred if its answer comes within 50 ms of the other,
+/// families interleaved, 250 ms apart, all of them tried, the losers closed.
+/// Names are looked up through the system or a [`Resolve`]; answers are kept for
+/// their time, in a memory that the clones of a dialer share and that is bounded
+/// (4096 names). Nagle's algorithm is off on every connection.
 ///
 /// ```
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -29,9 +37,11 @@ use crate::resolve::lookup;
 #[derive(Clone, Debug)]
 pub struct Dialer {
     connect: Option<Duration>,
+    lookup: Option<Duration>,
     keepalive: Option<Duration>,
     bind_v4: Option<Ipv4Addr>,
     bind_v6: Option<Ipv6Addr>,
+    names: Arc<Names>,
 }
 
 impl Default for Dialer {
@@ -41,18 +51,29 @@ impl Default for Dialer {
 }
 
 impl Dialer {
-    /// A dialer with the connect timeout of `timeouts`.
+    /// A dialer with the connect timeout of `timeouts` that asks the system for
+    /// names.
     pub fn new(timeouts: &Timeouts) -> Self {
         Self {
             connect: timeouts.connect,
+            lookup: Some(LOOKUP),
             keepalive: None,
             bind_v4: None,
             bind_v6: None,
+            names: Arc::new(Names::new(None)),
         }
     }
 
+    /// Who looks names up in place of the system. What was known is forgotten.
+    pub fn resolver(&mut self, resolver: Arc<dyn Resolve>) -> &mut Self {
+        self.names = Arc::new(Names::new(Some(resolver)));
+        self
+    }
+
     /// The source address for targets of its family; the port is left to the
-    /// system, which may then use it for several targets at once.
+    /// system, which may then use it for several targets at once. An IPv6
+    /// address need not be configured on an interface (Linux): it is enough if
+    /// its prefix is routed here.
     pub fn bind(&mut self, source: IpAddr) -> &mut Self {
         match source {
             IpAddr::V4(ip) => self.bind_v4 = Some(ip),
@@ -68,6 +89,14 @@ impl Dialer {
         self
     }
 
+    /// The longest time one question about a name may take, after which it
+    /// fails as [`NameUnavailable`](ConnectErrorKind::NameUnavailable); 5 s by
+    /// default.
+    pub fn lookup_timeout(&mut self, after: impl Into<Option<Duration>>) -> &mut Self {
+        self.lookup = after.into();
+        self
+    }
+
     /// Probes a silent peer after this time, so that a dead one is found; off
     /// by default.
     pub fn keepalive(&mut self, after: impl Into<Option<Duration>>) -> &mut Self {
@@ -80,38 +109,86 @@ impl Dialer {
     /// # Errors
     /// What went wrong with the most telling of the addresses.
     pub async fn dial(&self, target: Target<'_>) -> Result<TcpStream, ConnectError> {
+        self.dial_judged(target, |_| Ok(None)).await
+    }
+
+    /// Connects to `target` where `judge` agrees. It is asked about each address
+    /// just before that very address is connected to, and answers the source
+    /// address, of the same family, to connect from; `None` leaves that to the
+    /// dialer. An address that it refuses is passed over.
+    ///
+    /// Cancel safe: a dropped dial closes its sockets.
+    ///
+    /// # Errors
+    /// What went wrong with the most telling of the addresses; if all were
+    /// refused, what `judge` said.
+    pub async fn dial_judged<J>(
+        &self,
+        target: Target<'_>,
+        judge: J,
+    ) -> Result<TcpStream, ConnectError>
+    where
+        J: Fn(SocketAddr) -> Result<Option<IpAddr>, ConnectError>,
+    {
+        let dial = self.dial_any(target, &judge);
         match self.connect {
-            Some(after) => tokio::time::timeout(after, self.dial_any(target))
+            Some(after) => tokio::time::timeout(after, dial)
                 .await
                 .unwrap_or(Err(ConnectError::origin(ConnectErrorKind::TimedOut))),
-            None => self.dial_any(target).await,
+            None => dial.await,
         }
     }
 
-    async fn dial_any(&self, target: Target<'_>) -> Result<TcpStream, ConnectError> {
-        let port = target.port;
+    /// The addresses of `name`, at least one, in the order of their dialling;
+    /// asked for or remembered as for a dial. Once one family is known the other
+    /// has half a second left. The text of an address is its own answer. Cancel
+    /// safe.
+    ///
+    /// # Errors
+    /// If the name has no address, or none could be learnt.
+    pub async fn lookup(&self, name: &str) -> Result<Vec<IpAddr>, ConnectError> {
+        let name = match Host::name(name.as_bytes()) {
+            Ok(Host::Name(name)) => name,
+            Ok(Host::Ip(ip)) => return Ok(vec![ip]),
+            Err(_) => return Err(ConnectError::origin(ConnectErrorKind::NameNotFound)),
+        };
+        let mut answers = Answers::new(&self.names, name, self.lookup);
+        poll_fn(|cx| answers.poll_known(cx)).await;
+        let addresses: Vec<IpAddr> = iter::from_fn(|| answers.next()).collect();
+        match addresses.is_empty() {
+            true => Err(answers.failure()),
+            false => Ok(addresses),
+        }
+    }
+
+    async fn dial_any<J>(&self, target: Target<'_>, judge: &J) -> Result<TcpStream, ConnectError>
+    where
+        J: Fn(SocketAddr) -> Result<Option<IpAddr>, ConnectError>,
+    {
+        let dial_one = |ip| self.dial_one(SocketAddr::new(ip, target.port), judge);
         let name = match target.host {
-            Host::Ip(ip) => return self.dial_one(SocketAddr::new(ip, port)).await,
+            Host::Ip(ip) => return dial_one(ip).await,
             Host::Name(name) => name,
         };
-        let found = lookup(name).await?;
-        match *found {
-            [ip] => self.dial_one(SocketAddr::new(ip, port)).await,
-            _ => {
-                let addresses = interleave(&found).into_iter();
-                let addresses = addresses.map(|ip| SocketAddr::new(ip, port));
-                race(addresses, |address| self.dial_one(address)).await
-            }
+        let answers = Answers::new(&self.names, name, self.lookup);
+        match answers.only() {
+            Some(ip) => dial_one(ip).await,
+            // In a box: most dials are no race, and all would be its size.
+            None => Box::pin(race(answers, dial_one)).await,
         }
     }
 
-    async fn dial_one(&self, address: SocketAddr) -> Result<TcpStream, ConnectError> {
-        let socket = self.socket(address)?;
+    async fn dial_one<J>(&self, address: SocketAddr, judge: &J) -> Result<TcpStream, ConnectError>
+    where
+        J: Fn(SocketAddr) -> Result<Option<IpAddr>, ConnectError>,
+    {
+        let source = judge(address)?;
+        let socket = self.socket(address, source)?;
         Ok(socket.connect(address).await?)
     }
 
-    fn socket(&self, address: SocketAddr) -> io::Result<TcpSocket> {
-        let (socket, source) = match address {
+    fn socket(&self, to: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpSocket> {
+        let (socket, own) = match to {
             SocketAddr::V4(_) => (TcpSocket::new_v4()?, self.bind_v4.map(IpAddr::V4)),
             SocketAddr::V6(_) => (TcpSocket::new_v6()?, self.bind_v6.map(IpAddr::V6)),
         };
@@ -120,8 +197,8 @@ impl Dialer {
             let probes = TcpKeepalive::new().with_time(after);
             SockRef::from(&socket).set_tcp_keepalive(&probes)?;
         }
-        if let Some(source) = source {
-            port_at_connect(&socket);
+        if let Some(source) = source.or(own) {
+            prepare_bind(&socket, source);
             socket.bind(SocketAddr::new(source, 0))?;
         }
         Ok(socket)
@@ -129,13 +206,19 @@ impl Dialer {
 }
 
 /// Lets the system choose the port when the target is known, so that one port
-/// serves several targets. Without it `bind` alone would use ports up.
+/// serves several targets: without it `bind` alone would use ports up. And lets
+/// an IPv6 source be any of a prefix that is routed here.
 #[cfg(target_os = "linux")]
-fn port_at_connect(socket: &TcpSocket) {
-    use nix::sys::socket::{setsockopt, sockopt::IpBindAddressNoPort};
+fn prepare_bind(socket: &TcpSocket, source: IpAddr) {
+    use nix::sys::socket::{setsockopt, sockopt};
     // Best effort: an old kernel binds as it always did.
-    let _ = setsockopt(socket, IpBindAddressNoPort, &true);
+    let _ = setsockopt(socket, sockopt::IpBindAddressNoPort, &true);
+    if source.is_ipv6() {
+        let _ = setsockopt(socket, sockopt::IpFreebind, &true);
+    }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn port_at_connect(_: &TcpSocket) {}
+fn prepare_bind(_: &TcpSocket, _: IpAddr) {}
+
+const LOOKUP: Duration = Duration::from_secs(5);

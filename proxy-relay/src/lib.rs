@@ -49,7 +49,7 @@
 //! ```
 //!
 //! Main types: [`relay`], [`forward`], [`Pump`], [`RelayOptions`], [`Transport`],
-//! [`Prefixed`], [`drive`], [`Dialer`], [`PortMap`], [`Pool`], [`Deadline`],
+//! [`Prefixed`], [`drive`], [`Dialer`], [`Resolve`], [`PortMap`], [`Pool`], [`Deadline`],
 //! [`lend`], [`release_pipes`].
 //!
 //! Not here: wire formats (`proxy-http`, `proxy-socks`), TLS (`proxy-tls`), and
@@ -57,11 +57,13 @@
 
 #![forbid(unsafe_code)]
 
+mod answers;
 mod buffer;
 mod deadline;
 mod dial;
 mod drive;
 mod lent;
+mod names;
 mod options;
 mod pool;
 mod portmap;
@@ -89,5 +91,12 @@ pub use portmap::{PortMap, PortMapError};
 pub use prefixed::Prefixed;
 pub use pump::{Pump, PumpError};
 pub use relay::{Forward, ForwardError, ForwardReport, Relay, RelayReport, forward, relay};
+pub use resolve::{Family, Resolve, Resolved};
 pub use splice::release_pipes;
 pub use transport::{Socket, Transport, vanished};
+
+#[cfg(test)]
+extern crate self as proxy_relay;
+#[cfg(test)]
+#[path = "../tests/support/scripted.rs"]
+mod scripted;

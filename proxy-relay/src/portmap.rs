@@ -111,7 +111,10 @@ impl<G: Gateway<Upstream: Transport>> PortMap<G> {
             }
             Err(error) => (Err(error), error.report()),
         };
-        let report = self.report(&peer, start.elapsed(), report);
+        let mut report = self.report(&peer, start.elapsed(), report);
+        if let Err(PortMapError::Connect(error)) = result {
+            report.error = Some(error);
+        }
         self.gateway.finished(who.as_ref(), session, &report);
         result
     }
@@ -147,6 +150,7 @@ impl<G: Gateway<Upstream: Transport>> PortMap<G> {
             peer,
             operation,
             target,
+            via: None,
         };
         let denied = PortMapError::Denied;
         let who = who.insert(
@@ -201,8 +205,12 @@ pub enum PortMapError {
 impl PortMapError {
     fn report(self) -> RelayReport {
         let end = match self {
-            Self::Connect(error) if error.kind == ConnectErrorKind::TimedOut => End::ConnectTimeout,
-            Self::Connect(_) | Self::Denied(Denial::Unroutable) => End::ConnectFailed,
+            Self::Connect(error) => match error.kind {
+                ConnectErrorKind::Forbidden | ConnectErrorKind::Loop => End::Forbidden,
+                ConnectErrorKind::TimedOut => End::ConnectTimeout,
+                _ => End::ConnectFailed,
+            },
+            Self::Denied(Denial::Unroutable) => End::ConnectFailed,
             Self::Denied(Denial::Busy) => End::Busy,
             Self::Denied(Denial::Challenge) => End::Challenged,
             Self::Denied(_) => End::Forbidden,

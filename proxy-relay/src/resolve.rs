@@ -1,157 +1,150 @@
-//! Looks names up through the system's resolver.
+//! Who looks names up: the system, or whoever the embedder brings.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
+use std::fmt;
 use std::io;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::pin::Pin;
 use std::time::Duration;
 
-use proxy_core::{ConnectError, ConnectErrorKind};
-use tokio::sync::OnceCell;
-use tokio::time::Instant;
+use proxy_core::ConnectErrorKind;
 
-/// The addresses of `name`, in the order the system prefers; at least one.
+/// Looks names up in place of the system.
 ///
-/// Equal look-ups on a thread are merged and their answers kept for a moment.
-/// Has no deadline of its own; cancel safe.
-pub(crate) async fn lookup(name: &str) -> Result<Arc<[IpAddr]>, ConnectError> {
-    if never_exists(name) {
-        return Err(ConnectError::origin(ConnectErrorKind::NameNotFound));
-    }
-    let cell = CACHE.with_borrow_mut(|cache| cache.cell(name));
-    // If the task that asks is dropped, one that waits takes over.
-    cell.get_or_init(|| ask(name)).await.clone()
+/// A [`Dialer`](crate::Dialer) asks for both families at once, keeps the
+/// answers for their time to live, merges equal questions and gives each its
+/// deadline: an implementation needs to do none of this. It is not asked about
+/// names under `.invalid`. It is asked about `localhost` and the names below it
+/// and must not pass them on to others (RFC 6761 section 6.3).
+///
+/// ```
+/// use std::{pin::Pin, time::Duration};
+/// use proxy_core::ConnectErrorKind;
+/// use proxy_relay::{Dialer, Family, Resolve, Resolved};
+///
+/// /// Knows one name.
+/// #[derive(Debug)]
+/// struct Inside;
+///
+/// impl Resolve for Inside {
+///     fn resolve<'a>(
+///         &'a self,
+///         name: &'a str,
+///         family: Family,
+///     ) -> Pin<Box<dyn Future<Output = Result<Resolved, ConnectErrorKind>> + Send + 'a>> {
+///         Box::pin(async move {
+///             let addresses = match (name, family) {
+///                 ("db.example", Family::V4) => vec![[192, 0, 2, 1].into()],
+///                 ("db.example", Family::V6) => Vec::new(),
+///                 _ => return Err(ConnectErrorKind::NameNotFound),
+///             };
+///             Ok(Resolved { addresses, ttl: Duration::from_secs(60) })
+///         })
+///     }
+/// }
+///
+/// let mut dialer = Dialer::default();
+/// dialer.resolver(std::sync::Arc::new(Inside));
+/// ```
+pub trait Resolve: fmt::Debug + Send + Sync {
+    /// The addresses of one family that `name` has. The name is in lower case
+    /// and as valid as [`Host::Name`](proxy_core::Host::Name); a final dot says
+    /// that it is complete. The future must be cancel safe.
+    ///
+    /// # Errors
+    /// [`NameNotFound`](ConnectErrorKind::NameNotFound) if there is no such name
+    /// or no such address, which an empty answer says as well; and
+    /// [`NameUnavailable`](ConnectErrorKind::NameUnavailable) if nobody could
+    /// tell.
+    fn resolve<'a>(
+        &'a self,
+        name: &'a str,
+        family: Family,
+    ) -> Pin<Box<dyn Future<Output = Result<Resolved, ConnectErrorKind>> + Send + 'a>>;
 }
 
-type Answer = Result<Arc<[IpAddr]>, ConnectError>;
+/// A kind of address.
+///
+/// Exhaustive on purpose: there are no others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Family {
+    /// IPv4, in DNS an A record.
+    V4,
+    /// IPv6, in DNS an AAAA record.
+    V6,
+}
 
-async fn ask(name: &str) -> Answer {
-    let found = tokio::net::lookup_host((name, 0)).await;
-    let found = found.map_err(failure)?;
+impl Family {
+    /// The family of `ip`.
+    pub fn of(ip: IpAddr) -> Self {
+        match ip {
+            IpAddr::V4(_) => Self::V4,
+            IpAddr::V6(_) => Self::V6,
+        }
+    }
+
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::V4 => Self::V6,
+            Self::V6 => Self::V4,
+        }
+    }
+}
+
+/// What a [`Resolve`] found.
+///
+/// Exhaustive on purpose, so that anybody can make one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolved {
+    /// The addresses, best first. Those of the other family are passed over,
+    /// and so are those behind the 64th.
+    pub addresses: Vec<IpAddr>,
+    /// How long this may be kept: taken for at least a second, and at most an
+    /// hour, or half a minute if there are no addresses.
+    pub ttl: Duration,
+}
+
+/// Asks the system, on the runtime's threads for what blocks. Both families
+/// come in one answer, in the order of the system's preference.
+pub(crate) async fn system(name: &str) -> Result<Resolved, ConnectErrorKind> {
+    let found = tokio::net::lookup_host((name, 0)).await.map_err(failure)?;
     let mut addresses: Vec<IpAddr> = Vec::new();
     for address in found {
         if !addresses.contains(&address.ip()) {
             addresses.push(address.ip());
         }
     }
-    match addresses.is_empty() {
-        true => Err(ConnectError::origin(ConnectErrorKind::NameNotFound)),
-        false => Ok(addresses.into()),
-    }
+    Ok(Resolved {
+        addresses,
+        ttl: SYSTEM_TTL,
+    })
 }
 
-/// RFC 6761 section 6.4: not to be asked for at all.
-fn never_exists(name: &str) -> bool {
-    let name = name.strip_suffix('.').unwrap_or(name);
-    let tld = name.rsplit('.').next().unwrap_or(name);
-    tld.eq_ignore_ascii_case("invalid")
-}
-
-fn failure(error: io::Error) -> ConnectError {
+fn failure(error: io::Error) -> ConnectErrorKind {
     if error.raw_os_error().is_some() {
         // Not an answer: the process is out of descriptors, say.
-        return error.into();
+        return proxy_core::ConnectError::from(error).kind;
     }
     // The standard library keeps the resolver's code only in the text.
     let text = error.to_string();
     let passing = ["Temporary", "Try again", "ecoverable"];
-    ConnectError::origin(match passing.iter().any(|word| text.contains(word)) {
+    match passing.iter().any(|word| text.contains(word)) {
         true => ConnectErrorKind::NameUnavailable,
         false => ConnectErrorKind::NameNotFound,
-    })
-}
-
-#[derive(Default)]
-struct Cache(HashMap<Box<str>, Entry>);
-
-struct Entry {
-    cell: Arc<OnceCell<Answer>>,
-    since: Instant,
-}
-
-impl Entry {
-    /// Whether it is still being asked for, or was answered a moment ago.
-    fn is_fresh(&self, now: Instant) -> bool {
-        let keep = match self.cell.get() {
-            None => return true,
-            Some(Ok(_)) => KEEP_FOUND,
-            Some(Err(_)) => KEEP_FAILED,
-        };
-        now.duration_since(self.since) <= keep
     }
 }
 
-impl Cache {
-    fn cell(&mut self, name: &str) -> Arc<OnceCell<Answer>> {
-        let now = Instant::now();
-        if let Some(entry) = self.0.get(name)
-            && entry.is_fresh(now)
-        {
-            return Arc::clone(&entry.cell);
-        }
-        if self.0.len() >= ENTRIES {
-            self.0.retain(|_, entry| entry.is_fresh(now));
-        }
-        let cell = Arc::new(OnceCell::new());
-        if self.0.len() < ENTRIES {
-            let entry = Entry {
-                cell: Arc::clone(&cell),
-                since: now,
-            };
-            self.0.insert(name.into(), entry);
-        }
-        cell
-    }
-}
-
-const ENTRIES: usize = 1024;
-const KEEP_FOUND: Duration = Duration::from_secs(5);
-const KEEP_FAILED: Duration = Duration::from_secs(1);
-
-thread_local! {
-    static CACHE: RefCell<Cache> = RefCell::default();
-}
+/// The system does not tell for how long its answers hold.
+const SYSTEM_TTL: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn equal_questions_share_an_answer_for_a_moment() {
-        let mut cache = Cache::default();
-        let first = cache.cell("a.example");
-        assert!(!Arc::ptr_eq(&first, &cache.cell("b.example")));
-        // Not answered yet: merged however long it takes.
-        tokio::time::advance(Duration::from_secs(60)).await;
-        assert!(Arc::ptr_eq(&first, &cache.cell("a.example")));
-        let unknown = ConnectError::origin(ConnectErrorKind::NameNotFound);
-        first.set(Err(unknown)).expect("not set");
-        assert!(!Arc::ptr_eq(&first, &cache.cell("a.example")), "outlived");
-        let second = cache.cell("a.example");
-        second
-            .set(Ok([IpAddr::from([127, 0, 0, 1])].into()))
-            .expect("not set");
-        tokio::time::advance(KEEP_FAILED * 2).await;
-        assert!(Arc::ptr_eq(&second, &cache.cell("a.example")));
-        tokio::time::advance(KEEP_FOUND).await;
-        assert!(!Arc::ptr_eq(&second, &cache.cell("a.example")));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_cache_is_bounded() {
-        let mut cache = Cache::default();
-        for n in 0..2 * ENTRIES {
-            cache.cell(&format!("{n}.example"));
-        }
-        assert_eq!(cache.0.len(), ENTRIES);
-    }
-
     #[test]
     fn a_failure_of_ours_is_no_answer() {
         let exhausted = failure(io::Error::from_raw_os_error(24));
-        assert_eq!(exhausted.kind, ConnectErrorKind::Exhausted);
-        let text = |text: &str| failure(io::Error::other(text)).kind;
+        assert_eq!(exhausted, ConnectErrorKind::Exhausted);
+        let text = |text: &str| failure(io::Error::other(text));
         let passing =
             text("failed to lookup address information: Temporary failure in name resolution");
         assert_eq!(passing, ConnectErrorKind::NameUnavailable);

@@ -79,6 +79,21 @@ impl ReplyCode {
         }
     }
 
+    /// What a server's refusal means: the inverse of
+    /// [`unreached`](Self::unreached).
+    pub fn failure(self) -> ConnectErrorKind {
+        use ConnectErrorKind as Kind;
+        match self {
+            Self::NOT_ALLOWED => Kind::Forbidden,
+            Self::NETWORK_UNREACHABLE => Kind::NetworkUnreachable,
+            Self::HOST_UNREACHABLE | Self::ADDRESS_TYPE_UNSUPPORTED => Kind::HostUnreachable,
+            Self::REFUSED => Kind::Refused,
+            Self::TTL_EXPIRED => Kind::TimedOut,
+            Self::IDENT_MISMATCH | Self::IDENT_UNREACHABLE => Kind::Login,
+            _ => Kind::Other,
+        }
+    }
+
     /// The code of `version` that says the same; a code that is already one of
     /// its own stays.
     pub fn in_version(self, version: Version) -> Self {
@@ -170,6 +185,28 @@ mod tests {
         ] {
             assert_eq!(ReplyCode::denied(Version::V5, denial), ReplyCode(five));
             assert_eq!(ReplyCode::denied(Version::V4, denial), ReplyCode(four));
+        }
+    }
+
+    #[test]
+    fn what_a_parent_replies_is_a_failure_of_its_own_kind() {
+        use ConnectErrorKind as Kind;
+        for (code, kind) in [
+            (1, Kind::Other),
+            (2, Kind::Forbidden),
+            (3, Kind::NetworkUnreachable),
+            (4, Kind::HostUnreachable),
+            (5, Kind::Refused),
+            (6, Kind::TimedOut),
+            (7, Kind::Other),
+            (8, Kind::HostUnreachable),
+            (9, Kind::Other),
+            (0x5b, Kind::Other),
+            (0x5c, Kind::Login),
+            (0x5d, Kind::Login),
+            (0xff, Kind::Other),
+        ] {
+            assert_eq!(ReplyCode(code).failure(), kind, "{code}");
         }
     }
 

@@ -79,6 +79,14 @@ impl<S: Transport> Transport for TlsStream<S> {
         self.inner.io.abort();
     }
 
+    fn is_quiet(&self) -> bool {
+        let Inner {
+            io, session, end, ..
+        } = &*self.inner;
+        let nothing_kept = session.plain.is_empty() && session.incoming().is_empty();
+        matches!(end, End::Open) && nothing_kept && !session.peer_closed() && io.is_quiet()
+    }
+
     fn is_reset(&self) -> bool {
         self.inner.io.is_reset()
     }

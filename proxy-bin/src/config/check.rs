@@ -12,8 +12,8 @@ use tracing::level_filters::LevelFilter;
 
 use super::draft::{Draft, UserDraft};
 use super::listener::{ListenerDraft, TlsFiles};
-use super::problem::{Mismatch, Problem, Sourced};
-use super::{Access, Config, Format, Listener, Origin, Protocol, User};
+use super::problem::{Mismatch, Problem, Sourced, nearest, shown};
+use super::{Access, Config, Format, Listener, Origin, Parent, Protocol, Source, User, parents};
 
 impl Draft {
     /// Fills in the defaults and judges the whole.
@@ -28,16 +28,24 @@ impl Draft {
         check_users(&self, &mut problems);
         check_doubles(&self.listeners, &mut problems);
         check_access(self.access.as_ref(), &mut problems);
+        let (parents, via) = self.parents.finish(self.via, &mut problems);
+        let sources = self.sources.finish(&mut problems);
         let have_users = !self.users.is_empty() || self.auth.file.is_some();
+        let services: Vec<String> = self.listeners.iter().map(ListenerDraft::service).collect();
         let listeners: Vec<Listener> = self
             .listeners
             .into_iter()
-            .filter_map(|draft| listener(draft, have_users, &mut problems))
+            .filter_map(|draft| listener(draft, have_users, &parents, &sources, &mut problems))
+            .collect();
+        let users = self
+            .users
+            .into_iter()
+            .map(|draft| user(draft, &sources, &mut problems))
             .collect();
         let auth = self.auth.finish();
-        let (parents, via) = self.parents.finish(self.via, &mut problems);
-        let sources = self.sources.finish(&mut problems);
-        let rules = self.rules.finish(&parents, &sources, &mut problems);
+        let rules = self
+            .rules
+            .finish(&services, &parents, &sources, &mut problems);
         let resolver = self.resolver.finish(&mut problems);
         if !problems.is_empty() {
             problems.sort_by_key(Problem::place);
@@ -45,7 +53,7 @@ impl Draft {
         }
         Ok(Config {
             listeners,
-            users: self.users.into_iter().map(user).collect(),
+            users,
             auth,
             rules,
             parents,
@@ -87,11 +95,33 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn user(draft: UserDraft) -> User {
+fn user(draft: UserDraft, sources: &[Source], problems: &mut Vec<Problem>) -> User {
     User {
         name: draft.name.value,
         password: draft.password,
+        source: source("user.source", draft.source.as_ref(), sources, problems),
     }
+}
+
+/// Finds the `[[source]]` that is named.
+fn source(
+    key: &str,
+    named: Option<&Sourced<String>>,
+    sources: &[Source],
+    problems: &mut Vec<Problem>,
+) -> Option<u16> {
+    let Sourced { value, origin } = named?;
+    let at = sources.iter().position(|source| source.name == *value);
+    if at.is_none() {
+        let names: Vec<&str> = sources.iter().map(|source| source.name.as_str()).collect();
+        let instead = match nearest(value, &names) {
+            Some(name) => format!("{name:?}"),
+            None => "a [[source]] of this name".to_owned(),
+        };
+        let mismatch = Mismatch::new("the name of a [[source]]", instead);
+        problems.push(Problem::mismatch(origin, key, &mismatch, &shown(value)));
+    }
+    at.and_then(|at| u16::try_from(at).ok())
 }
 
 fn check_users(draft: &Draft, problems: &mut Vec<Problem>) {
@@ -189,17 +219,24 @@ fn check_access(access: Option<&Sourced<Access>>, problems: &mut Vec<Problem>) {
 fn listener(
     draft: ListenerDraft,
     have_users: bool,
+    parents: &[Parent],
+    sources: &[Source],
     problems: &mut Vec<Problem>,
 ) -> Option<Listener> {
     let before = problems.len();
     check_target(&draft, problems);
     check_auth(&draft, have_users, problems);
     let protocol = draft.protocol.value;
+    let auth = draft.auth.as_ref().map(|auth| auth.value);
+    let auth = protocol != Protocol::Tcp && auth.unwrap_or(have_users);
+    check_open(&draft, auth, problems);
     let tls = tls(&draft, problems);
+    let via = draft.via.as_ref();
+    let via = via.and_then(|name| parents::resolve(parents, name, "listener.via", problems));
+    let source = source("listener.source", draft.source.as_ref(), sources, problems);
     if problems.len() > before {
         return None;
     }
-    let auth = draft.auth.map(|auth| auth.value);
     Some(Listener {
         origin: draft.origin,
         name: draft.name.map(|name| name.value),
@@ -207,7 +244,13 @@ fn listener(
         address: draft.address.value,
         target: draft.target.map(|target| target.value),
         tls,
-        auth: protocol != Protocol::Tcp && auth.unwrap_or(have_users),
+        auth,
+        clients: draft
+            .clients
+            .map(|clients| clients.into_iter().map(|network| network.value).collect()),
+        trust_loopback: draft.trust_loopback.is_none_or(|trust| trust.value),
+        source,
+        via,
     })
 }
 
@@ -264,6 +307,35 @@ fn check_auth(draft: &ListenerDraft, have_users: bool, problems: &mut Vec<Proble
     }
 }
 
+/// An address that others can reach is not to be open to everybody by an
+/// oversight.
+fn check_open(draft: &ListenerDraft, auth: bool, problems: &mut Vec<Problem>) {
+    let address = draft.address.value;
+    let open = draft.open.as_ref().is_some_and(|open| open.value);
+    let closed = auth || open || draft.clients.is_some() || address.ip().is_loopback();
+    if closed || draft.protocol.value == Protocol::Tcp {
+        return;
+    }
+    let (users, clients, open) = match draft.origin {
+        Origin::Argument(_) => (
+            "--user NAME:PASSWORD",
+            "?clients=192.168.0.0/16",
+            "?open=on",
+        ),
+        Origin::Default | Origin::File(..) => (
+            "a [[user]] and auth = true",
+            "clients = [\"192.168.0.0/16\"]",
+            "open = true",
+        ),
+    };
+    let text = format!(
+        "expected users to ask for or a list of client networks at {address}, which others can \
+         reach, found neither: an open proxy; write {users}, or {clients} instead, or {open} if \
+         everybody may use it"
+    );
+    problems.push(Problem::new(&draft.origin, "listener.open", text));
+}
+
 fn tls(draft: &ListenerDraft, problems: &mut Vec<Problem>) -> Option<TlsFiles> {
     let protocol = draft.protocol.value;
     let takes_tls = matches!(protocol, Protocol::Auto | Protocol::Https);
@@ -310,7 +382,7 @@ fn tls(draft: &ListenerDraft, problems: &mut Vec<Problem>) -> Option<TlsFiles> {
 
 /// A file that is not there is a mistake in the configuration; one that cannot
 /// be read is a trouble of the moment.
-fn check_file(key: &str, file: &Sourced<PathBuf>, problems: &mut Vec<Problem>) {
+pub(super) fn check_file(key: &str, file: &Sourced<PathBuf>, problems: &mut Vec<Problem>) {
     let found = match file.value.metadata() {
         Err(error) if matches!(error.kind(), ErrorKind::NotADirectory | ErrorKind::NotFound) => {
             "nothing"

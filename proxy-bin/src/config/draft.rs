@@ -61,6 +61,7 @@ impl Draft {
             (Ok(name), Ok(password)) => self.users.push(UserDraft {
                 name: Sourced::new(name, &origin),
                 password,
+                source: None,
             }),
             (name, password) => {
                 for (mismatch, found) in name.err().into_iter().chain(password.err()) {
@@ -76,6 +77,7 @@ impl Draft {
 pub(crate) struct UserDraft {
     pub(crate) name: Sourced<String>,
     pub(crate) password: String,
+    pub(crate) source: Option<Sourced<String>>,
 }
 
 impl std::fmt::Debug for UserDraft {

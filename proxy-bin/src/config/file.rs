@@ -172,6 +172,11 @@ fn listener(table: &Table<'_>) -> Option<ListenerDraft> {
     let cert = path(table, "cert");
     let key = path(table, "key");
     let auth = table.boolean("auth");
+    let clients = table.texts("clients", value::network);
+    let open = table.boolean("open");
+    let trust_loopback = table.boolean("trust_loopback");
+    let source = table.text("source", value::name);
+    let via = table.text("via", value::name);
     Some(ListenerDraft {
         origin: table.origin().clone(),
         name,
@@ -181,6 +186,11 @@ fn listener(table: &Table<'_>) -> Option<ListenerDraft> {
         cert,
         key,
         auth,
+        clients,
+        open,
+        trust_loopback,
+        source,
+        via,
     })
 }
 
@@ -200,9 +210,11 @@ fn user(table: &Table<'_>) -> Option<UserDraft> {
     );
     let name = table.text("name", value::user_name);
     let password = table.secret("password", value::password);
+    let source = table.text("source", value::name);
     Some(UserDraft {
         name: name?,
         password: password?.value,
+        source,
     })
 }
 
@@ -237,10 +249,21 @@ const TOP: [&str; 14] = [
     "workers", "drain", "via", "listener", "user", "auth", "rule", "parent", "group", "source",
     "resolver", "timeouts", "limits", "log",
 ];
-const LISTENER: [&str; 7] = [
-    "protocol", "address", "target", "cert", "key", "auth", "name",
+const LISTENER: [&str; 12] = [
+    "protocol",
+    "address",
+    "target",
+    "cert",
+    "key",
+    "auth",
+    "clients",
+    "open",
+    "trust_loopback",
+    "source",
+    "name",
+    "via",
 ];
-const USER: [&str; 2] = ["name", "password"];
+const USER: [&str; 3] = ["name", "password", "source"];
 const TIMEOUTS: [&str; 6] = [
     "head",
     "keep_alive",

@@ -5,10 +5,10 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use proxy_core::TargetBuf;
+use proxy_core::{Network, TargetBuf};
 
 use super::problem::{Mismatch, Origin, Problem, Sourced, shown};
-use super::{hint, value};
+use super::{Via, hint, value};
 
 /// A listener without contradictions.
 #[derive(Clone, Debug)]
@@ -25,6 +25,14 @@ pub(crate) struct Listener {
     pub(crate) tls: Option<TlsFiles>,
     /// Whether clients must name a user.
     pub(crate) auth: bool,
+    /// The only networks that clients may come from; `None` means all.
+    pub(crate) clients: Option<Vec<Network>>,
+    /// Clients on loopback may reach what the egress guard keeps from others.
+    pub(crate) trust_loopback: bool,
+    /// An entry of [`Config::sources`](super::Config) to connect from.
+    pub(crate) source: Option<u16>,
+    /// The way of what no rule decides about; `None` leaves it to the whole.
+    pub(crate) via: Option<Via>,
 }
 
 impl Listener {
@@ -38,7 +46,10 @@ impl Listener {
 
     /// Whether it would carry anybody's traffic anywhere.
     pub(crate) fn is_open(&self) -> bool {
-        !self.auth && self.protocol != Protocol::Tcp && !self.address.ip().is_loopback()
+        !self.auth
+            && self.clients.is_none()
+            && self.protocol != Protocol::Tcp
+            && !self.address.ip().is_loopback()
     }
 }
 
@@ -120,6 +131,11 @@ pub(crate) struct ListenerDraft {
     pub(crate) cert: Option<Sourced<PathBuf>>,
     pub(crate) key: Option<Sourced<PathBuf>>,
     pub(crate) auth: Option<Sourced<bool>>,
+    pub(crate) clients: Option<Vec<Sourced<Network>>>,
+    pub(crate) open: Option<Sourced<bool>>,
+    pub(crate) trust_loopback: Option<Sourced<bool>>,
+    pub(crate) source: Option<Sourced<String>>,
+    pub(crate) via: Option<Sourced<String>>,
 }
 
 impl ListenerDraft {
@@ -133,10 +149,24 @@ impl ListenerDraft {
             cert: None,
             key: None,
             auth: None,
+            clients: None,
+            open: None,
+            trust_loopback: None,
+            source: None,
+            via: None,
         }
     }
 
-    /// Reads `SCHEME://HOST:PORT[/TARGET][?cert=..&key=..&auth=..&name=..]`,
+    /// The name that rules know it by: that of [`Listener::service`], with the
+    /// port as written.
+    pub(super) fn service(&self) -> String {
+        match &self.name {
+            Some(name) => name.value.clone(),
+            None => format!("{}-{}", self.protocol.value, self.address.value.port()),
+        }
+    }
+
+    /// Reads `SCHEME://HOST:PORT[/TARGET][?cert=..&key=..&auth=..&name=..&via=..]`,
     /// the value of `--listen`.
     ///
     /// # Errors
@@ -217,22 +247,52 @@ impl ListenerDraft {
             return wrong(&mismatch, &shown(text));
         };
         match key {
-            "auth" => match value::choice(&[("off", false), ("on", true)], &text) {
-                Ok(auth) => self.auth = Some(Sourced::new(auth, &origin)),
-                Err(mismatch) => wrong(&mismatch, &shown(&text)),
-            },
+            "auth" | "open" | "trust_loopback" => {
+                match value::choice(&[("off", false), ("on", true)], &text) {
+                    Ok(on) => *self.switch(key) = Some(Sourced::new(on, &origin)),
+                    Err(mismatch) => wrong(&mismatch, &shown(&text)),
+                }
+            }
+            "clients" => {
+                for text in text.split(',') {
+                    match value::network(text) {
+                        Ok(network) => {
+                            let clients = self.clients.get_or_insert_default();
+                            clients.push(Sourced::new(network, &origin));
+                        }
+                        Err(mismatch) => wrong(&mismatch, &shown(text)),
+                    }
+                }
+            }
             "cert" | "key" if text.is_empty() => {
                 let instead = format!("{key}=proxy.pem");
                 wrong(&Mismatch::new("the path of a PEM file", instead), "nothing");
             }
             "cert" => self.cert = Some(Sourced::new(text.into(), &origin)),
             "key" => self.key = Some(Sourced::new(text.into(), &origin)),
-            "name" => match value::name(&text) {
-                Ok(name) => self.name = Some(Sourced::new(name, &origin)),
+            "name" | "source" | "via" => match value::name(&text) {
+                Ok(name) => {
+                    let field = match key {
+                        "name" => &mut self.name,
+                        "source" => &mut self.source,
+                        _ => &mut self.via,
+                    };
+                    *field = Some(Sourced::new(name, &origin));
+                }
                 Err(mismatch) => wrong(&mismatch, &shown(&text)),
             },
             _ => {
-                let known = ["auth", "cert", "key", "name"];
+                let known = [
+                    "auth",
+                    "cert",
+                    "clients",
+                    "key",
+                    "name",
+                    "open",
+                    "source",
+                    "trust_loopback",
+                    "via",
+                ];
                 let hint = super::problem::nearest(key, &known);
                 let instead = hint.unwrap_or("one of these");
                 wrong(
@@ -240,6 +300,17 @@ impl ListenerDraft {
                     "an unknown key",
                 );
             }
+        }
+    }
+}
+
+impl ListenerDraft {
+    /// The setting of one of the parameters that are on or off.
+    fn switch(&mut self, key: &str) -> &mut Option<Sourced<bool>> {
+        match key {
+            "open" => &mut self.open,
+            "trust_loopback" => &mut self.trust_loopback,
+            _ => &mut self.auth,
         }
     }
 }
@@ -267,7 +338,7 @@ fn url_hint(text: &str) -> String {
     }
 }
 
-fn percent_decoded(text: &str) -> Option<String> {
+pub(super) fn percent_decoded(text: &str) -> Option<String> {
     let mut bytes = text.bytes();
     let mut decoded = Vec::with_capacity(text.len());
     while let Some(byte) = bytes.next() {
@@ -334,8 +405,9 @@ mod tests {
             ),
             (
                 "https://127.0.0.1:1?crt=a",
-                "--listen https://127.0.0.1:1?crt=a: crt: expected \"auth\", \"cert\", \"key\" or \
-                 \"name\", found an unknown key; write cert instead",
+                "--listen https://127.0.0.1:1?crt=a: crt: expected \"auth\", \"cert\", \"clients\", \
+                 \"key\", \"name\", \"open\", \"source\", \"trust_loopback\" or \"via\", found an \
+                 unknown key; write cert instead",
             ),
             (
                 "http://127.0.0.1:1?auth=maybe&name=a%20b",

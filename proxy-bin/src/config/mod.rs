@@ -3,7 +3,9 @@
 
 mod auth;
 mod check;
+mod condition;
 mod draft;
+mod entries;
 mod file;
 mod hint;
 mod listener;
@@ -24,13 +26,14 @@ use proxy_core::{HeadLimits, Timeouts};
 use tracing::level_filters::LevelFilter;
 
 pub(crate) use auth::{Auth, Ban};
+pub(crate) use condition::{DAYS, method, operation};
 pub(crate) use draft::Draft;
 pub(crate) use file::access;
 pub(crate) use listener::{Listener, Protocol, TlsFiles};
 pub(crate) use parents::{Chain, Hop, HopProtocol, Login, Order, Parent, Via};
-pub(crate) use problem::{Mismatch, Origin, Problem, Sourced, shown};
+pub(crate) use problem::{Mismatch, Origin, Problem, Sourced, nearest, shown};
 pub(crate) use resolver::Resolver;
-pub(crate) use rules::{Action, Rule};
+pub(crate) use rules::{Action, Hours, Kind, Rule};
 pub(crate) use sources::{Addresses, Choice, Source};
 pub(crate) use value::{choice, duration, password, user_name, workers, wrong_password};
 
@@ -83,6 +86,8 @@ impl Config {
 pub(crate) struct User {
     pub(crate) name: String,
     pub(crate) password: String,
+    /// An entry of [`Config::sources`] to connect from.
+    pub(crate) source: Option<u16>,
 }
 
 impl fmt::Debug for User {

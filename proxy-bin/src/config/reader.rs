@@ -148,24 +148,40 @@ impl<'a> Table<'a> {
         key: &str,
         read: impl Fn(&str) -> Result<T, Mismatch>,
     ) -> Option<Vec<Sourced<T>>> {
+        self.texts_as(key, read, shown)
+    }
+
+    /// [`texts`](Self::texts); a wrong one is repeated in messages as `show`
+    /// says.
+    pub(super) fn texts_as<T>(
+        &self,
+        key: &str,
+        read: impl Fn(&str) -> Result<T, Mismatch>,
+        show: impl Fn(&str) -> String,
+    ) -> Option<Vec<Sourced<T>>> {
         let value = self.entries.get(key)?;
-        let DeValue::Array(items) = value.get_ref() else {
-            return self.text(key, read).map(|one| vec![one]);
+        let items = match value.get_ref() {
+            DeValue::Array(items) => &items[..],
+            _ => std::slice::from_ref(value),
         };
         let mut found = Vec::with_capacity(items.len());
-        for item in items.iter() {
-            let mismatch = match item.get_ref() {
+        for item in items {
+            let origin = self.document.origin(item.span().start);
+            let (mismatch, wrong) = match item.get_ref() {
                 DeValue::String(text) => match read(text) {
                     Ok(value) => {
-                        let origin = self.document.origin(item.span().start);
                         found.push(Sourced::new(value, &origin));
                         continue;
                     }
-                    Err(mismatch) => mismatch,
+                    Err(mismatch) => (mismatch, show(text)),
                 },
-                other => Mismatch::new("a string", format!("{:?}", plain(other))),
+                other => {
+                    let instead = format!("{:?}", plain(other));
+                    (Mismatch::new("a string", instead), describe(other))
+                }
             };
-            self.wrong(key, item, &mismatch);
+            let problem = Problem::mismatch(&origin, self.path(key), &mismatch, &wrong);
+            self.document.report(problem);
         }
         if items.is_empty() {
             let mismatch = Mismatch::new("at least one entry", "one, or leave the key out");
@@ -232,6 +248,15 @@ impl<'a> Table<'a> {
         let instead = number.or_else(meant).unwrap_or(low).clamp(low, high);
         self.wrong(key, value, &Mismatch::new(expected, instead.to_string()));
         None
+    }
+
+    /// Whether `key` was written, rightly or not.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.entries.contains_key(key)
+    }
+
+    pub(super) fn report(&self, problem: Problem) {
+        self.document.report(problem);
     }
 
     /// Reports that `key` must be there, unless it is.

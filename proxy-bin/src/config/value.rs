@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use proxy_core::{Target, TargetBuf};
+use proxy_core::{Network, Target, TargetBuf};
 
 use super::hint;
 use super::problem::{Mismatch, nearest};
@@ -25,6 +25,20 @@ pub(crate) fn target(text: &str) -> Result<TargetBuf, Mismatch> {
     Target::parse(text, None).map(TargetBuf::from).map_err(|_| {
         let instead = format!("{:?}", hint::target(text));
         Mismatch::new(with_port("a host and a port", text), instead)
+    })
+}
+
+/// Reads a network, or a single address.
+pub(crate) fn network(text: &str) -> Result<Network, Mismatch> {
+    text.parse().map_err(|error: proxy_core::NetworkError| {
+        let instead = match error {
+            proxy_core::NetworkError::HostBits(network) => network.to_string(),
+            _ => "192.168.0.0/16".to_owned(),
+        };
+        Mismatch::new(
+            "a network such as 192.168.0.0/16 or 2001:db8::/32, or an address",
+            format!("{instead:?}"),
+        )
     })
 }
 

@@ -20,6 +20,8 @@ pub(crate) struct Entry<'a> {
     pub(crate) service: &'a str,
     /// Where the connection to the origin went.
     pub(crate) upstream: Option<SocketAddr>,
+    /// What exactly stood in its way, if the report does not tell.
+    pub(crate) cause: Option<&'a str>,
 }
 
 /// Appends a line, its end included.
@@ -30,8 +32,8 @@ pub(super) fn write(out: &mut Vec<u8>, format: Format, time: &str, entry: &Entry
     }
 }
 
-/// `TIME CLIENT USER SERVICE METHOD TARGET STATUS UP DOWN SECONDS END UPSTREAM`,
-/// a hyphen for what there is not.
+/// `TIME CLIENT USER SERVICE METHOD TARGET STATUS UP DOWN SECONDS END UPSTREAM
+/// ERROR`, a hyphen for what there is not.
 fn write_text(out: &mut Vec<u8>, time: &str, entry: &Entry<'_>) {
     let report = entry.report;
     out.extend_from_slice(time.as_bytes());
@@ -65,6 +67,11 @@ fn write_text(out: &mut Vec<u8>, time: &str, entry: &Entry<'_>) {
     match entry.upstream {
         Some(upstream) => push_address(out, upstream),
         None => out.push(b'-'),
+    }
+    out.push(b' ');
+    match (entry.cause, report.error) {
+        (None, Some(error)) => infallible(write!(out, "{error}")),
+        (cause, _) => push_word(out, cause),
     }
     out.push(b'\n');
 }
@@ -111,6 +118,11 @@ fn write_json(out: &mut Vec<u8>, time: &str, entry: &Entry<'_>) {
             out.push(b'"');
         }
         None => out.extend_from_slice(b"null"),
+    }
+    out.extend_from_slice(b",\"error\":");
+    match (entry.cause, report.error) {
+        (None, Some(error)) => infallible(write!(out, "\"{error}\"")),
+        (cause, _) => push_json_string(out, cause),
     }
     out.extend_from_slice(b"}\n");
 }
@@ -353,11 +365,13 @@ mod tests {
             user: Some("alice"),
             service: "http-3128",
             upstream: Some("192.0.2.1:80".parse().expect("an address")),
+            cause: Some("rule a b.toml:12"),
         };
         assert_eq!(
             text(Format::Text, &entry),
             "2026-01-02T03:04:05.678Z 127.0.0.1:50000 alice http-3128 GET \
-             http://example.com:80/a?b=c 200 120 1000000000000 0.012345 completed 192.0.2.1:80\n"
+             http://example.com:80/a?b=c 200 120 1000000000000 0.012345 completed 192.0.2.1:80 \
+             rule\\x20a\\x20b.toml:12\n"
         );
         let value: Value = serde_json::from_str(&text(Format::Json, &entry)).expect("JSON");
         assert_eq!(
@@ -367,7 +381,7 @@ mod tests {
                 "service": "http-3128", "method": "GET",
                 "target": "http://example.com:80/a?b=c", "status": 200, "up": 120,
                 "down": 1_000_000_000_000u64, "duration": 0.012345, "end": "completed",
-                "upstream": "192.0.2.1:80"
+                "upstream": "192.0.2.1:80", "error": "rule a b.toml:12"
             })
         );
     }
@@ -382,16 +396,18 @@ mod tests {
             user: None,
             service: "s",
             upstream: None,
+            cause: None,
         };
         assert_eq!(
             text(Format::Text, &entry),
-            "2026-01-02T03:04:05.678Z 192.0.2.7:9 - s - - - 0 0 0.000000 bad-request -\n"
+            "2026-01-02T03:04:05.678Z 192.0.2.7:9 - s - - - 0 0 0.000000 bad-request - -\n"
         );
         let value: Value = serde_json::from_str(&text(Format::Json, &entry)).expect("JSON");
         assert_eq!(value["user"], Value::Null);
         assert_eq!(value["status"], Value::Null);
         assert_eq!(value["target"], Value::Null);
         assert_eq!(value["upstream"], Value::Null);
+        assert_eq!(value["error"], Value::Null);
     }
 
     #[test]
@@ -406,10 +422,11 @@ mod tests {
             user: None,
             service: "s",
             upstream: Some(to),
+            cause: None,
         };
         let line = text(Format::Text, &entry);
         assert!(line.contains(" CONNECT [2001:db8::1]:443 - "), "{line}");
-        assert!(line.ends_with(" [2001:db8::1]:443\n"), "{line}");
+        assert!(line.ends_with(" [2001:db8::1]:443 -\n"), "{line}");
     }
 
     #[test]
@@ -423,10 +440,11 @@ mod tests {
                 user: Some(user),
                 service: "s",
                 upstream: None,
+                cause: None,
             };
             let line = text(Format::Text, &entry);
             assert_eq!(line.matches('\n').count(), 1, "{line}");
-            assert_eq!(line.split(' ').count(), 12, "{line}");
+            assert_eq!(line.split(' ').count(), 13, "{line}");
             assert!(line.trim_end().bytes().all(|b| (0x20..0x7f).contains(&b)));
             assert_ne!(line.split(' ').nth(2), Some("-"));
 
@@ -451,6 +469,7 @@ mod tests {
                 user: None,
                 service: "s",
                 upstream: None,
+                cause: None,
             };
             let value: Value = serde_json::from_str(&text(Format::Json, &entry)).expect("JSON");
             assert_eq!(value["target"], format!("http://example.com:80/{c}."));
@@ -467,6 +486,7 @@ mod tests {
             user: None,
             service: "s",
             upstream: None,
+            cause: None,
         };
         assert!(text(Format::Text, &entry).len() < 5 * LONGEST_TEXT);
         let line = text(Format::Json, &entry);

@@ -323,6 +323,7 @@ pub(super) mod tests {
         User {
             name: name.to_owned(),
             password: password.to_owned(),
+            source: None,
         }
     }
 

@@ -436,6 +436,12 @@ impl<'a> HeadEdit<'a> {
         self.insert(self.table.fields.len(), b"Proxy-Authorization", value);
     }
 
+    /// Adds this proxy to the path of the request.
+    #[cfg(feature = "serve")]
+    pub(crate) fn show_via(&mut self, value: &[u8]) {
+        self.insert(self.table.fields.len(), b"Via", value);
+    }
+
     pub(super) fn send_origin_form(&mut self) {
         self.script.target = NewTarget::Origin;
     }

@@ -237,6 +237,9 @@ impl Download {
                             other => break other,
                         }
                     }
+                    if head.status() == 407 && parts.parent.is_some() {
+                        break Err(Fault::ParentLogin);
+                    }
                     break self.last(cx, parts, &head, (whole, used), out);
                 }
             }

@@ -32,6 +32,8 @@ pub(super) struct Parts<'x, S, U, F, Se> {
     pub(super) origin: &'x mut U,
     /// The HTTP proxy that the origin is reached through.
     pub(super) parent: Option<&'x HttpParent>,
+    /// The `Via` that parents are shown.
+    pub(super) via: Option<&'x str>,
     pub(super) filter: &'x F,
     pub(super) session: &'x mut Se,
     pub(super) head: &'x RequestHead<'x, 'x>,
@@ -85,6 +87,9 @@ pub(super) enum Fault {
     OriginGone,
     /// The origin sent a 101 nobody asked for, or interim answers without end.
     Interim,
+    /// The parent asks for another login than the one it was shown. That is not
+    /// for the client to answer: its login is for us.
+    ParentLogin,
     /// A filter refused.
     Rejected(Direction, u16),
     /// Stopped from outside.
@@ -273,6 +278,7 @@ impl Fault {
             | Self::BadHead(_)
             | Self::Interim
             | Self::OriginGone
+            | Self::ParentLogin
             | Self::Truncated => Some(502),
             Self::ClientReset => None,
             Self::Rejected(Direction::Request, status) => Some(refusal(status, 403)),
@@ -290,6 +296,7 @@ impl Fault {
             Self::BadAnswer(_) | Self::BadHead(_) | Self::Interim => End::BadResponse,
             Self::ClientReset | Self::ClientTruncated => End::ClientReset,
             Self::OriginGone => End::OriginReset,
+            Self::ParentLogin => End::ConnectFailed,
             Self::Rejected(..) => End::Forbidden,
             Self::Stopped(end) => end,
             Self::TimedOut(Waiting::Client) => End::ClientTimeout,

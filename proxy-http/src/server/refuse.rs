@@ -13,10 +13,10 @@ use proxy_relay::{Expired, Transport, lend};
 use super::answer::Request;
 use super::config::Config;
 use super::connection::{Connection, Next};
-use super::exchange::{Exchange, Fault};
+use super::exchange::{Exchange, Fault, Waiting};
 use super::upstream::Unconnected;
 use super::wire::{Outbox, poll_read, watch};
-use crate::filter::Filter;
+use crate::filter::{Direction, Filter};
 use crate::{BodyFramer, Framing, HeadError, Persist, Reply, RequestHead, RequestKind, Version};
 
 /// An answer of the proxy itself, and the reason for logs.
@@ -24,6 +24,8 @@ use crate::{BodyFramer, Framing, HeadError, Persist, Reply, RequestHead, Request
 pub(super) struct Refusal {
     reply: Reply<'static>,
     end: End,
+    /// Why the target was not reached, if it was not.
+    error: Option<ConnectError>,
     /// Where the next request would begin is known.
     framed: bool,
 }
@@ -31,31 +33,34 @@ pub(super) struct Refusal {
 impl Refusal {
     /// The answer to a client that did not send its request in time.
     pub(super) fn too_slow() -> Self {
-        Self::unframed(Reply::new(408), End::ClientTimeout)
+        let reply = bad_request(408).cause("the request took too long to arrive");
+        Self::unframed(reply, End::ClientTimeout)
     }
 
     /// The answer to a request that ends in the middle.
     pub(super) fn cut_off() -> Self {
-        Self::unframed(Reply::new(400), End::ClientReset)
+        let reply = bad_request(400).cause("the request ends in the middle");
+        Self::unframed(reply, End::ClientReset)
     }
 
     /// The answer to a failed exchange of which nothing has been answered yet.
     pub(super) fn failed(fault: Fault, status: u16) -> Self {
-        let reply = match fault {
-            Fault::OriginGone => Reply::connect_failed(ConnectErrorKind::Reset),
-            Fault::BadAnswer(_) | Fault::BadHead(_) | Fault::Interim => Reply::bad_response(),
-            _ => Reply::new(status),
+        let error = match fault {
+            Fault::ParentLogin => Some(ConnectError::parent(ConnectErrorKind::Login)),
+            _ => None,
         };
         Self {
-            reply,
+            reply: failed(fault, status),
             end: fault.end(),
+            error,
             framed: !matches!(fault, Fault::BadBody(_) | Fault::ClientTruncated),
         }
     }
 
     /// The answer to what is no request at all.
     pub(super) fn bad_request() -> Self {
-        Self::unframed(Reply::new(400), End::BadRequest)
+        let reply = bad_request(400).cause("not an HTTP request");
+        Self::unframed(reply, End::BadRequest)
     }
 
     /// The reason for logs.
@@ -67,6 +72,7 @@ impl Refusal {
         Self {
             reply,
             end,
+            error: None,
             framed: true,
         }
     }
@@ -75,15 +81,19 @@ impl Refusal {
         Self {
             reply,
             end,
+            error: None,
             framed: false,
         }
     }
 
     fn encode(&self, config: &Config, persist: Persist, kind: RequestKind, out: &mut BytesMut) {
-        let reply = self
+        let mut reply = self
             .reply
             .persist(persist)
             .head_only(kind == RequestKind::Head);
+        if let Some(name) = &config.name {
+            reply = reply.proxy(name);
+        }
         match reply.status() {
             407 => reply.challenge(&config.realm).encode(out),
             _ => reply.encode(out),
@@ -116,7 +126,10 @@ impl From<ConnectError> for Refusal {
             ConnectErrorKind::TimedOut => End::ConnectTimeout,
             _ => End::ConnectFailed,
         };
-        Self::framed(Reply::connect_failed(error.kind), end)
+        Self {
+            error: Some(error),
+            ..Self::framed(Reply::connect_failed(error), end)
+        }
     }
 }
 
@@ -134,7 +147,7 @@ impl From<Expired> for Refusal {
     fn from(expired: Expired) -> Self {
         match expired {
             Expired::Elapsed => Self::unframed(Reply::denied(Denial::Busy), End::Busy),
-            Expired::Stopped(end) => Self::unframed(Reply::denied(Denial::Busy), end),
+            Expired::Stopped(end) => Self::unframed(stopping(), end),
         }
     }
 }
@@ -178,6 +191,7 @@ where
         report.up = exchange.up.bytes();
         report.down = out.len() as u64;
         report.duration = request.started.elapsed();
+        report.error = refusal.error;
         let who = self.known.as_ref().map(|known| &known.identity);
         self.server.gateway.finished(who, session, &report);
 
@@ -294,6 +308,44 @@ where
     fn wants_more(&self, head: &RequestHead<'_, '_>) -> bool {
         head.keep_alive() && self.deadline.stop_state() == StopState::Running
     }
+}
+
+/// The answer to a failed exchange.
+fn failed(fault: Fault, status: u16) -> Reply<'static> {
+    match fault {
+        Fault::BadAnswer(_) | Fault::BadHead(_) | Fault::Interim => Reply::bad_response(),
+        Fault::BadBody(_) => bad_request(status).cause("the request body broke the protocol"),
+        Fault::ClientReset | Fault::ClientTruncated => {
+            bad_request(status).cause("the request ends in the middle")
+        }
+        Fault::OriginGone => Reply::new(status)
+            .error("connection_terminated")
+            .cause("the connection was closed before an answer came"),
+        Fault::ParentLogin => Reply::connect_failed(ConnectError::parent(ConnectErrorKind::Login)),
+        Fault::Rejected(Direction::Request, _) => Reply::new(status).error("http_request_denied"),
+        Fault::Rejected(Direction::Response, _) => Reply::new(status),
+        Fault::Stopped(_) => stopping(),
+        Fault::TimedOut(Waiting::Client) => {
+            bad_request(status).cause("the request took too long to arrive")
+        }
+        Fault::TimedOut(Waiting::Origin) => Reply::new(status)
+            .error("http_response_timeout")
+            .cause("no answer came in time"),
+        Fault::TimedOut(Waiting::Writing) => Reply::new(status)
+            .error("connection_write_timeout")
+            .cause("a peer took no bytes for too long"),
+        Fault::Truncated => Reply::new(status)
+            .error("http_response_incomplete")
+            .cause("the answer was broken off"),
+    }
+}
+
+fn bad_request(status: u16) -> Reply<'static> {
+    Reply::new(status).error("http_request_error")
+}
+
+fn stopping() -> Reply<'static> {
+    Reply::denied(Denial::Busy).cause("the proxy ends this connection")
 }
 
 /// How many bytes of the body have to be dropped before the next request;

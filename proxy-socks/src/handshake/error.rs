@@ -1,5 +1,7 @@
 //! Why a handshake failed, as the server and as the client see it.
 
+use proxy_core::{ConnectError, ConnectErrorKind};
+
 use crate::ReplyCode;
 use crate::wire::WireError;
 
@@ -63,9 +65,39 @@ pub enum ClientError {
     Wire(#[from] WireError),
 }
 
+/// What a parent's refusal means to the client it was for.
+impl From<ClientError> for ConnectError {
+    fn from(error: ClientError) -> Self {
+        use ConnectErrorKind as Kind;
+        Self::parent(match error {
+            ClientError::LoginRefused(_) | ClientError::NoAcceptableMethod => Kind::Login,
+            ClientError::Refused(code) => code.failure(),
+            // The parent has no way to go there.
+            ClientError::Wire(WireError::Family) => Kind::HostUnreachable,
+            ClientError::Method(_) | ClientError::Wire(_) => Kind::Protocol,
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refusal_to_the_client_is_a_failure_of_the_parent() {
+        use ConnectErrorKind as Kind;
+        for (error, kind) in [
+            (ClientError::LoginRefused(1), Kind::Login),
+            (ClientError::NoAcceptableMethod, Kind::Login),
+            (ClientError::Method(7), Kind::Protocol),
+            (ClientError::Refused(ReplyCode::REFUSED), Kind::Refused),
+            (ClientError::Refused(ReplyCode::REJECTED), Kind::Other),
+            (ClientError::Wire(WireError::Version(4)), Kind::Protocol),
+            (ClientError::Wire(WireError::Family), Kind::HostUnreachable),
+        ] {
+            assert_eq!(ConnectError::from(error), ConnectError::parent(kind));
+        }
+    }
 
     #[test]
     fn errors_are_small() {

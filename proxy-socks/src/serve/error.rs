@@ -3,7 +3,7 @@
 use std::io;
 
 use bytes::BytesMut;
-use proxy_core::{ConnectError, ConnectErrorKind, Denial, End};
+use proxy_core::{ConnectError, ConnectErrorKind, Denial, End, Side};
 use proxy_relay::Expired;
 
 use crate::{PendingReply, ReplyCode, ServerError, ServerErrorKind};
@@ -38,6 +38,8 @@ pub(super) struct Failure {
     /// What the client is told; the output holds it.
     pub(super) answer: Option<u8>,
     pub(super) error: Option<ServeError>,
+    /// Why the target was not reached, if it was not.
+    pub(super) unreached: Option<ConnectError>,
 }
 
 impl Failure {
@@ -51,6 +53,10 @@ impl Failure {
             answer: code,
             error: match refusal {
                 Refusal::Vanished => Some(ServeError::Closed),
+                _ => None,
+            },
+            unreached: match refusal {
+                Refusal::Unreached(error) => Some(error),
                 _ => None,
             },
         }
@@ -75,6 +81,7 @@ impl From<Expired> for Failure {
             end,
             answer: None,
             error: Some(error),
+            unreached: None,
         }
     }
 }
@@ -90,6 +97,7 @@ impl From<io::Error> for Failure {
             end,
             answer: None,
             error: Some(error),
+            unreached: None,
         }
     }
 }
@@ -105,6 +113,7 @@ impl From<ServerError> for Failure {
             },
             answer: error.answer,
             error: Some(error.into()),
+            unreached: None,
         }
     }
 }
@@ -113,19 +122,22 @@ impl From<ServerError> for Failure {
 #[derive(Debug)]
 pub(super) enum Refusal {
     Denied(Denial),
-    Unreached(ConnectErrorKind),
+    Unreached(ConnectError),
     Unsupported,
     /// The client is gone, so there is nobody to refuse anything to.
     Vanished,
 }
 
 impl Refusal {
-    pub(super) const TIMED_OUT: Self = Self::Unreached(ConnectErrorKind::TimedOut);
+    pub(super) const TIMED_OUT: Self = Self::Unreached(ConnectError {
+        kind: ConnectErrorKind::TimedOut,
+        side: Side::Origin,
+    });
 
     fn code(&self, reply: &PendingReply) -> Option<ReplyCode> {
         match *self {
             Self::Denied(denial) => Some(ReplyCode::denied(reply.version(), denial)),
-            Self::Unreached(kind) => Some(ReplyCode::unreached(reply.version(), kind)),
+            Self::Unreached(error) => Some(ReplyCode::unreached(reply.version(), error.kind)),
             Self::Unsupported => Some(ReplyCode::COMMAND_UNSUPPORTED),
             Self::Vanished => None,
         }
@@ -134,10 +146,12 @@ impl Refusal {
     fn end(&self) -> End {
         match *self {
             Self::Denied(denial) => end_of_denial(denial),
-            Self::Unreached(ConnectErrorKind::Forbidden | ConnectErrorKind::Loop)
-            | Self::Unsupported => End::Forbidden,
-            Self::Unreached(ConnectErrorKind::TimedOut) => End::ConnectTimeout,
-            Self::Unreached(_) => End::ConnectFailed,
+            Self::Unreached(error) => match error.kind {
+                ConnectErrorKind::Forbidden | ConnectErrorKind::Loop => End::Forbidden,
+                ConnectErrorKind::TimedOut => End::ConnectTimeout,
+                _ => End::ConnectFailed,
+            },
+            Self::Unsupported => End::Forbidden,
             Self::Vanished => End::ClientReset,
         }
     }
@@ -151,7 +165,7 @@ impl From<Denial> for Refusal {
 
 impl From<ConnectError> for Refusal {
     fn from(error: ConnectError) -> Self {
-        Self::Unreached(error.kind)
+        Self::Unreached(error)
     }
 }
 

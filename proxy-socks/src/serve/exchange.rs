@@ -1,6 +1,6 @@
 //! What is told about a client's request, exactly once.
 
-use proxy_core::{End, Gateway, Operation, Peer, Report, TargetBuf};
+use proxy_core::{ConnectError, End, Gateway, Operation, Peer, Report, TargetBuf};
 use tokio::time::Instant;
 
 /// A connection from its first byte to its report.
@@ -14,6 +14,8 @@ pub(super) struct Exchange<'g, G: Gateway> {
     pub(super) who: Option<G::Identity>,
     pub(super) session: Option<G::Session>,
     pub(super) request: Option<(Operation<'static>, TargetBuf)>,
+    /// Why its target was not reached.
+    pub(super) unreached: Option<ConnectError>,
     /// When the first byte came; `None` while or since there is nothing to tell.
     begun: Option<Instant>,
 }
@@ -26,6 +28,7 @@ impl<'g, G: Gateway> Exchange<'g, G> {
             who: None,
             session: None,
             request: None,
+            unreached: None,
             begun: None,
         }
     }
@@ -49,6 +52,7 @@ impl<'g, G: Gateway> Exchange<'g, G> {
         report.status = status.map(u16::from);
         (report.up, report.down) = moved;
         report.duration = begun.elapsed();
+        report.error = self.unreached;
         self.gateway
             .finished(self.who.as_ref(), self.session.take(), &report);
     }

@@ -127,6 +127,7 @@ where
             Ok(tunnel) => return Ok(Some(tunnel)),
             Err(failure) => failure,
         };
+        exchange.unreached = failure.unreached;
         deadline.set(LINGER.into());
         if failure.answer.is_some() {
             // If the client is gone or slow, the reply is lost, and rightly so.
@@ -234,6 +235,7 @@ where
             peer: &exchange.peer,
             operation: *operation,
             target,
+            via: None,
         };
         let session = self.gateway.authorize(who, &ask).await?;
         let session = exchange.session.insert(session);

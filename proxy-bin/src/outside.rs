@@ -1,0 +1,297 @@
+//! Everything outside that the listeners of a worker share: dialling, parents,
+//! idle connections, the access log.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use proxy_core::{ConnectError, ConnectErrorKind, Connected, Host, Target};
+use proxy_relay::{Dialer, Pool};
+use tokio::net::TcpStream;
+
+use crate::cause::Cause;
+use crate::config::{Config, User, Via};
+use crate::errand::Errand;
+use crate::log::AccessLog;
+use crate::own::OwnAddresses;
+use crate::parents::{Parents, Wanted};
+use crate::policy::{Policy, Verdict};
+use crate::sources::Sources;
+use crate::upstream::{Lane, PoolKey, Upstream};
+use crate::way::Way;
+
+/// What all listeners of a worker share.
+#[derive(Debug)]
+pub(crate) struct Outside {
+    policy: Arc<Policy>,
+    dialer: Dialer,
+    sources: Sources,
+    parents: Parents,
+    pool: RefCell<Idle>,
+    own: OwnAddresses,
+    /// The sources of users, by name.
+    users: HashMap<Box<str>, u16>,
+    log: AccessLog,
+}
+
+/// The parts of an [`Outside`].
+#[derive(Debug)]
+pub(crate) struct Means {
+    pub(crate) policy: Arc<Policy>,
+    pub(crate) dialer: Dialer,
+    pub(crate) sources: Sources,
+    pub(crate) parents: Parents,
+    pub(crate) own: OwnAddresses,
+    pub(crate) log: AccessLog,
+}
+
+impl Outside {
+    /// Keeps at most `idle` unused connections.
+    pub(crate) fn new(means: Means, config: &Config, idle: usize) -> Self {
+        let of_user = |user: &User| Some((user.name.as_str().into(), user.source?));
+        Self {
+            policy: means.policy,
+            dialer: means.dialer,
+            sources: means.sources,
+            parents: means.parents,
+            pool: RefCell::new(Idle::new(idle)),
+            own: means.own,
+            users: config.users.iter().filter_map(of_user).collect(),
+            log: means.log,
+        }
+    }
+
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The source that a user has of his own.
+    pub(crate) fn source_of(&self, user: &str) -> Option<u16> {
+        self.users.get(user).copied()
+    }
+
+    /// Whether connections may have addresses of their own to go out from.
+    pub(crate) fn has_sources(&self) -> bool {
+        !self.sources.is_empty()
+    }
+
+    /// What requests are to show parents, so that those that come back are known.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.parents.name()
+    }
+
+    pub(crate) fn log(&self) -> &AccessLog {
+        &self.log
+    }
+
+    /// Closes idle connections that are old or were ended by their origins.
+    pub(crate) fn sweep(&self) {
+        self.pool.borrow_mut().pool.sweep();
+    }
+
+    /// Closes all idle connections and pipes, for somebody who needs the
+    /// descriptors. Says whether there was a connection.
+    pub(crate) fn clear(&self) -> bool {
+        proxy_relay::release_pipes();
+        self.pool.borrow_mut().clear()
+    }
+
+    /// Keeps a connection for another request.
+    pub(crate) fn recycle(&self, target: Target<'_>, upstream: Upstream) {
+        let key = PoolKey::of(&upstream, target);
+        self.pool.borrow_mut().pool.give(key, upstream);
+    }
+
+    /// Reaches `target` by the way that policy has chosen or, if that depends on
+    /// the target's address, chooses now.
+    pub(crate) async fn reach(
+        &self,
+        errand: &mut Errand,
+        target: Target<'_>,
+    ) -> Result<Connected<Upstream>, ConnectError> {
+        let verdict = match errand.verdict {
+            Some(verdict) => verdict,
+            None => self.learn(errand, target).await?,
+        };
+        errand.verdict = Some(verdict);
+        let Some(way) = errand.way() else {
+            return Err(errand.refused(Cause::rule(&verdict)));
+        };
+        let connected = match way.via {
+            Via::Direct => self.go(errand, way, target).await?,
+            Via::Parent(parent) => self.go_through(errand, way, parent, target).await?,
+        };
+        let parent = connected.upstream.parent().cloned();
+        Ok(match parent {
+            Some(parent) => connected.to_parent(parent),
+            None => connected,
+        })
+    }
+
+    /// What the rules say of a name, now that its addresses matter. The first
+    /// address that may be gone to decides the way; a name that has none may
+    /// still have one for a parent.
+    async fn learn(&self, errand: &Errand, target: Target<'_>) -> Result<Verdict, ConnectError> {
+        let Host::Name(name) = target.host else {
+            return Ok(errand.judge_nowhere(&self.policy, target));
+        };
+        let addresses = match self.dialer.lookup(name).await {
+            Ok(addresses) => addresses,
+            Err(error) => {
+                let verdict = errand.judge_nowhere(&self.policy, target);
+                return match errand.way_of(&verdict) {
+                    Some(Way {
+                        via: Via::Direct, ..
+                    }) => Err(error),
+                    _ => Ok(verdict),
+                };
+            }
+        };
+        let mut verdicts = addresses
+            .into_iter()
+            .map(|ip| errand.judge(&self.policy, target, ip));
+        let Some(first) = verdicts.next() else {
+            return Err(ConnectError::origin(ConnectErrorKind::NameNotFound));
+        };
+        let mut rest = std::iter::once(first).chain(verdicts);
+        let may = rest.find(|verdict| errand.way_of(verdict).is_some());
+        Ok(may.unwrap_or(first))
+    }
+
+    /// Reaches the target itself.
+    async fn go(
+        &self,
+        errand: &Errand,
+        way: Way,
+        target: Target<'_>,
+    ) -> Result<Connected<Upstream>, ConnectError> {
+        let lane = way.lane(0);
+        let judge = |address| self.judge(errand, way, target, address);
+        if errand.reuse
+            && let Some(idle) = self.pool.borrow_mut().take(lane, Some(target))
+            // It may have been opened for somebody else.
+            && judge(idle.peer_addr()?).is_ok()
+        {
+            return Ok(Connected::reused(idle));
+        }
+        let stream = match self.dialer.dial_judged(target, judge).await {
+            Err(error) if error.kind == ConnectErrorKind::Exhausted && self.clear() => {
+                self.dialer.dial_judged(target, judge).await?
+            }
+            dialled => dialled?,
+        };
+        let mut upstream = Upstream::new(stream);
+        upstream.set_lane(lane);
+        Ok(Connected::fresh(upstream))
+    }
+
+    /// Reaches the target through parents, or for a request only the last of
+    /// them, if it speaks HTTP.
+    async fn go_through(
+        &self,
+        errand: &Errand,
+        way: Way,
+        parent: u16,
+        target: Target<'_>,
+    ) -> Result<Connected<Upstream>, ConnectError> {
+        errand.guard_unseen(&self.policy, target)?;
+        let turn = self.parents.turn(parent);
+        if errand.reuse {
+            let lane = way.lane(self.parents.lane(turn));
+            let whose = (!self.parents.takes_requests(turn)).then_some(target);
+            if let Some(idle) = self.pool.borrow_mut().take(lane, whose) {
+                return Ok(Connected::reused(idle));
+            }
+        }
+        let dial = async |hop: Target<'_>| self.dial_parent(way, hop).await;
+        let wanted = Wanted {
+            target,
+            request: errand.is_request,
+            via: errand.via.as_deref(),
+        };
+        let exhausted = ConnectError::origin(ConnectErrorKind::Exhausted);
+        let mut upstream = match self.parents.connect(turn, wanted, dial).await {
+            Err(error) if error == exhausted && self.clear() => {
+                self.parents.connect(turn, wanted, dial).await?
+            }
+            reached => reached?,
+        };
+        upstream.set_lane(way.lane(upstream.lane().chain));
+        Ok(Connected::fresh(upstream))
+    }
+
+    /// Connects to a parent, which the operator has chosen: no rule and no guard
+    /// has a say.
+    async fn dial_parent(&self, way: Way, hop: Target<'_>) -> Result<TcpStream, ConnectError> {
+        let judge = |address: SocketAddr| match self.own.lead_from(address) {
+            true => Err(ConnectError::parent(ConnectErrorKind::Loop)),
+            false => self.source(way, address.ip()),
+        };
+        let dialled = self.dialer.dial_judged(hop, judge).await;
+        dialled.map_err(|error| ConnectError::parent(error.kind))
+    }
+
+    /// The last word on an address, just before it is connected to (P39): the
+    /// address to connect from.
+    fn judge(
+        &self,
+        errand: &Errand,
+        way: Way,
+        target: Target<'_>,
+        address: SocketAddr,
+    ) -> Result<Option<IpAddr>, ConnectError> {
+        if self.own.lead_from(address) {
+            return Err(ConnectError::origin(ConnectErrorKind::Loop));
+        }
+        let verdict = errand.judge(&self.policy, target, address.ip());
+        match errand.way_of(&verdict) {
+            Some(other) if other == way => {}
+            // Rules send it another way than the address that was looked at first.
+            Some(_) => return Err(ConnectError::origin(ConnectErrorKind::Forbidden)),
+            None => return Err(errand.refused(Cause::rule(&verdict))),
+        }
+        errand.guard(&self.policy, &verdict, address.ip())?;
+        self.source(way, address.ip())
+    }
+
+    /// The address to connect from; `None` leaves it to the system.
+    fn source(&self, way: Way, to: IpAddr) -> Result<Option<IpAddr>, ConnectError> {
+        match way.source {
+            None => Ok(None),
+            Some(source) => self.sources.pick(source, way.stick, to).map(Some),
+        }
+    }
+}
+
+/// Idle connections, and room for the key that is looked for.
+#[derive(Debug)]
+struct Idle {
+    pool: Pool<PoolKey, Upstream>,
+    most: usize,
+    sought: PoolKey,
+}
+
+impl Idle {
+    fn new(most: usize) -> Self {
+        let mut idle = Self {
+            pool: Pool::new(),
+            most,
+            sought: PoolKey::new(),
+        };
+        idle.clear();
+        idle
+    }
+
+    fn take(&mut self, lane: Lane, target: Option<Target<'_>>) -> Option<Upstream> {
+        self.sought.set(lane, target);
+        self.pool.take(&self.sought)
+    }
+
+    fn clear(&mut self) -> bool {
+        let had_any = !self.pool.is_empty();
+        self.pool = Pool::new();
+        self.pool.total(self.most);
+        had_any
+    }
+}

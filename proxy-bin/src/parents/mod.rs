@@ -1,0 +1,286 @@
+//! Reaching targets through parent proxies: which parent, and what if it fails.
+
+mod chain;
+mod health;
+mod load;
+mod trouble;
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proxy_core::{ConnectError, Target, Timeouts};
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use crate::config::Order;
+use crate::throttle::Throttle;
+use crate::upstream::{Lane, Upstream};
+use chain::Chain;
+use health::Health;
+use trouble::{Blame, Failure};
+
+pub(crate) use load::load;
+
+/// All chains and groups, ready to be dialled; what the workers share.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ways(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// What this process calls itself towards HTTP parents.
+    name: String,
+    chains: Vec<Chain>,
+    /// In the order of `Config::parents`.
+    groups: Vec<Group>,
+}
+
+impl Ways {
+    /// What this process calls itself towards parents, so that it knows a
+    /// request that comes back; `None` if there are none.
+    pub(crate) fn name(&self) -> Option<&str> {
+        let used = !self.0.chains.is_empty();
+        used.then_some(&*self.0.name)
+    }
+}
+
+/// A parent or a group of them.
+#[derive(Debug)]
+struct Group {
+    name: String,
+    /// Indices of chains: 1 to 64 of them.
+    members: Vec<u16>,
+    order: Order,
+}
+
+/// The parents as one worker sees them.
+#[derive(Debug)]
+pub(crate) struct Parents {
+    ways: Ways,
+    /// For each chain.
+    states: Vec<State>,
+    /// For each group, whose turn it is.
+    turns: Vec<Cell<u16>>,
+    patience: Option<Duration>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    health: Health,
+    warned: Throttle,
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'w> {
+    pub(crate) target: Target<'w>,
+    /// The last parent itself will do, if it speaks HTTP.
+    pub(crate) request: bool,
+    /// The proxies that a tunnel came through, as in `Via`.
+    pub(crate) via: Option<&'w [u8]>,
+}
+
+/// A parent or group, and which member is tried first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Turn {
+    group: u16,
+    first: u16,
+}
+
+impl Parents {
+    pub(crate) fn new(ways: Ways, timeouts: &Timeouts) -> Self {
+        let Shared { chains, groups, .. } = &*ways.0;
+        Self {
+            states: chains.iter().map(|_| State::default()).collect(),
+            turns: groups.iter().map(|_| Cell::default()).collect(),
+            // A little less than the servers' own patience, so that it is known
+            // which parent was too slow.
+            patience: timeouts.connect.map(|time| time * 19 / 20),
+            ways,
+        }
+    }
+
+    /// [`Ways::name`].
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.ways.name()
+    }
+
+    /// Chooses the member of the parent or group `via`, an index into
+    /// `Config::parents`, that shall be tried first.
+    ///
+    /// # Panics
+    /// If there is no such parent.
+    pub(crate) fn turn(&self, via: u16) -> Turn {
+        let group = self.group(via);
+        let count = group.members.len();
+        let start = match group.order {
+            Order::Failover => 0,
+            Order::RoundRobin => {
+                let turn = &self.turns[usize::from(via)];
+                let at = usize::from(turn.get());
+                turn.set(u16::try_from((at + 1) % count).unwrap_or(0));
+                at
+            }
+        };
+        let fit = (0..count)
+            .map(|step| (start + step) % count)
+            .find(|at| self.is_fit(group.members[*at]));
+        Turn {
+            group: via,
+            first: u16::try_from(fit.unwrap_or(start)).unwrap_or(0),
+        }
+    }
+
+    /// The chain that is tried first, as [`Lane::chain`].
+    pub(crate) fn lane(&self, turn: Turn) -> u16 {
+        let members = &self.group(turn.group).members;
+        lane(members[usize::from(turn.first)])
+    }
+
+    /// Whether the chain tried first ends in an HTTP proxy, which takes requests
+    /// for any target on one connection.
+    pub(crate) fn takes_requests(&self, turn: Turn) -> bool {
+        let members = &self.group(turn.group).members;
+        let chain = usize::from(members[usize::from(turn.first)]);
+        self.ways.0.chains[chain].parent().is_some()
+    }
+
+    /// Reaches the target through the member whose turn it is, or, while that is
+    /// the parents' own trouble, through the next ones. For a request, the last
+    /// parent itself is reached if it speaks HTTP, and [`Upstream::parent`] says
+    /// so.
+    ///
+    /// `dial` connects to the first hop. Cancel safe: what was dialled is closed.
+    ///
+    /// # Errors
+    /// The trouble of the member tried last.
+    pub(crate) async fn connect<D>(
+        &self,
+        turn: Turn,
+        wanted: Wanted<'_>,
+        dial: D,
+    ) -> Result<Upstream, ConnectError>
+    where
+        D: AsyncFn(Target<'_>) -> Result<TcpStream, ConnectError>,
+    {
+        let group = self.group(turn.group);
+        let end = self.patience.map(|patience| Instant::now() + patience);
+        let mut untried = Untried::all(group.members.len());
+        loop {
+            let at = self.next(group, turn, untried);
+            let member = group.members[at];
+            let budget = end.map(|end| untried.share(end));
+            untried.remove(at);
+            let failure = match self.attempt(member, wanted, budget, &dial).await {
+                Ok(mut upstream) => {
+                    self.states[usize::from(member)].health.works();
+                    upstream.set_lane(Lane {
+                        chain: lane(member),
+                        ..upstream.lane()
+                    });
+                    return Ok(upstream);
+                }
+                Err(failure) => failure,
+            };
+            self.note(group, member, &failure);
+            let elsewhere = matches!(failure.blame(), Blame::Parent | Blame::Unclear);
+            if !elsewhere || untried.is_empty() {
+                return Err(failure.error());
+            }
+        }
+    }
+
+    async fn attempt<D>(
+        &self,
+        member: u16,
+        wanted: Wanted<'_>,
+        budget: Option<Duration>,
+        dial: &D,
+    ) -> Result<Upstream, Failure>
+    where
+        D: AsyncFn(Target<'_>) -> Result<TcpStream, ConnectError>,
+    {
+        let chain = &self.ways.0.chains[usize::from(member)];
+        let stage = Cell::default();
+        let reaching = chain.reach(wanted, &self.ways.0.name, &stage, dial);
+        match budget {
+            None => reaching.await,
+            Some(budget) => tokio::time::timeout(budget, reaching)
+                .await
+                .unwrap_or_else(|_| Err(Failure::late(stage.get()))),
+        }
+    }
+
+    /// The next member: the first untried one from the turn on that is fit, or,
+    /// if none is, the first untried one.
+    fn next(&self, group: &Group, turn: Turn, untried: Untried) -> usize {
+        let count = group.members.len();
+        let first = usize::from(turn.first);
+        let all = || (0..count).map(|step| (first + step) % count);
+        let mut left = all().filter(|at| untried.has(*at));
+        let fit = |at: &usize| self.is_fit(group.members[*at]);
+        let any = left.clone().next();
+        left.find(fit).or(any).unwrap_or(first)
+    }
+
+    fn note(&self, group: &Group, member: u16, failure: &Failure) {
+        let state = &self.states[usize::from(member)];
+        let chain = &self.ways.0.chains[usize::from(member)];
+        let now = std::time::Instant::now();
+        match failure.blame() {
+            Blame::Target => return state.health.works(),
+            Blame::Ours | Blame::Unclear => {}
+            Blame::Parent => state.health.fails(now),
+        }
+        if let Some(failures) = state.warned.admit(now) {
+            tracing::warn!(
+                via = group.name,
+                parent = chain.name(),
+                hop = %chain.hop_name(failure.hop()),
+                failures,
+                "{}: {failure}",
+                failure.error()
+            );
+        }
+    }
+
+    fn is_fit(&self, member: u16) -> bool {
+        self.states[usize::from(member)].health.is_fit()
+    }
+
+    fn group(&self, via: u16) -> &Group {
+        &self.ways.0.groups[usize::from(via)]
+    }
+}
+
+/// How a chain is told from others and from none.
+fn lane(chain: u16) -> u16 {
+    chain + 1
+}
+
+/// The members that were not tried, a bit for each.
+#[derive(Clone, Copy, Debug)]
+struct Untried(u64);
+
+impl Untried {
+    fn all(count: usize) -> Self {
+        Self(u64::MAX >> (64 - count.clamp(1, 64)))
+    }
+
+    fn remove(&mut self, at: usize) {
+        self.0 &= !(1 << at);
+    }
+
+    fn has(self, at: usize) -> bool {
+        self.0 >> at & 1 == 1
+    }
+
+    fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// An equal part of the time that is left, so that each has its chance.
+    fn share(self, end: Instant) -> Duration {
+        end.saturating_duration_since(Instant::now()) / self.0.count_ones().max(1)
+    }
+}

@@ -1,0 +1,72 @@
+//! How a request goes out: through whom and from which address.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use crate::config::Via;
+use crate::upstream::Lane;
+
+/// What policy decided; connections of different ways never mix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Way {
+    pub(crate) via: Via,
+    /// An entry of [`Config::sources`](crate::config::Config).
+    pub(crate) source: Option<u16>,
+    /// Whose address it is, where a source keeps to one for each client.
+    pub(crate) stick: u64,
+}
+
+impl Way {
+    /// A number of its own for each way, never 0.
+    pub(crate) fn number(self) -> u64 {
+        match self {
+            // Nearly everybody's, so it costs nothing.
+            Self {
+                via: Via::Direct,
+                source: None,
+                ..
+            } => 1,
+            _ => hash(&self) | 2,
+        }
+    }
+
+    /// Where the connections of this way lie while they are idle, if they go
+    /// through this chain of parents.
+    pub(crate) fn lane(self, chain: u16) -> Lane {
+        let source = match self.source {
+            None => 0,
+            Some(source) => hash(&(source, self.stick)),
+        };
+        Lane { chain, source }
+    }
+}
+
+fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn p32_different_ways_have_different_numbers() {
+        let mut ways = Vec::new();
+        for via in [Via::Direct, Via::Parent(0), Via::Parent(1)] {
+            for source in [None, Some(0), Some(1)] {
+                for stick in [0, 1] {
+                    ways.push(Way { via, source, stick });
+                }
+            }
+        }
+        let plain = |way: &Way| way.via == Via::Direct && way.source.is_none();
+        for (at, one) in ways.iter().enumerate() {
+            assert_ne!(one.number(), 0);
+            for other in &ways[at + 1..] {
+                let same = plain(one) && plain(other);
+                assert_eq!(one.number() == other.number(), same, "{one:?} {other:?}");
+            }
+        }
+    }
+}
