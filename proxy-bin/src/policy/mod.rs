@@ -6,6 +6,8 @@ mod explain;
 mod guard;
 mod index;
 mod rule;
+#[cfg(test)]
+mod truth;
 mod usual;
 
 use std::collections::HashMap;
