@@ -336,7 +336,10 @@ fn p29_no_password_is_ever_told() {
     let origin = Origin::mirror();
     let users = Users::new(&[("alice", "open-sesame")]);
     let log = "[log]\nlevel = \"trace\"\naccess = \"stdout\"\nformat = \"json\"\n";
-    let proxy = users.proxy(&origin, &format!("ban_failures = 4\n{log}"));
+    let proxy = users.proxy(
+        &origin,
+        &format!("ban_failures = 4\nban_except = \"192.0.2.1\"\n{log}"),
+    );
     let (right, wrong) = ("open-sesame", "open-barley");
     for password in [right, wrong] {
         let login = format!("alice:{password}");

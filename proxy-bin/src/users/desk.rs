@@ -37,6 +37,8 @@ pub(super) struct Desk {
 #[derive(Clone, Copy)]
 pub(super) struct Question<'a> {
     pub(super) client: ClientNet,
+    /// From where nobody is banned.
+    pub(super) spared: bool,
     pub(super) shown: Credentials<'a>,
     pub(super) digest: Digest,
     /// The name's own number.
@@ -100,6 +102,7 @@ struct Pending {
 
 struct Waiter {
     client: ClientNet,
+    spared: bool,
     answer: oneshot::Sender<Verdict>,
 }
 
@@ -135,7 +138,12 @@ impl Desk {
     }
 
     pub(super) fn ask(&mut self, question: &Question<'_>, now: Instant) -> Answer {
-        let Question { client, shown, .. } = *question;
+        let Question {
+            client,
+            spared,
+            shown,
+            ..
+        } = *question;
         if self.is_banned(client, now) {
             return Answer::Known(Verdict::Banned);
         }
@@ -143,7 +151,7 @@ impl Desk {
             return Answer::Known(Verdict::Right(Arc::clone(account)));
         }
         if self.wrong.recall(&question.digest, now).is_some() {
-            return self.refuse(client, now);
+            return self.refuse(client, spared, now);
         }
         let known = self.table.find(shown.user);
         if let Some(account) = known
@@ -157,7 +165,7 @@ impl Desk {
             Some(account) => (account, false),
             None => match self.table.any_hashed(question.number) {
                 Some(account) => (account, true),
-                None => return self.refuse(client, now),
+                None => return self.refuse(client, spared, now),
             },
         };
         let account = Arc::clone(account);
@@ -215,7 +223,8 @@ impl Desk {
                 // Also of those who did not wait for it: else hanging up early
                 // would make guesses free. Many connections that try the same at
                 // once, as those of a browser, have failed once.
-                let clients: HashSet<ClientNet> = waiters.iter().map(|w| w.client).collect();
+                let failed = waiters.iter().filter(|waiter| !waiter.spared);
+                let clients: HashSet<ClientNet> = failed.map(|waiter| waiter.client).collect();
                 for client in clients {
                     self.fail(client, now);
                 }
@@ -238,8 +247,10 @@ impl Desk {
         self.notice.take()
     }
 
-    fn refuse(&mut self, client: ClientNet, now: Instant) -> Answer {
-        self.fail(client, now);
+    fn refuse(&mut self, client: ClientNet, spared: bool, now: Instant) -> Answer {
+        if !spared {
+            self.fail(client, now);
+        }
         Answer::Known(Verdict::Wrong)
     }
 
@@ -270,7 +281,11 @@ impl Desk {
         let client = question.client;
         let ticket = Ticket(self.edition, question.digest);
         let (answer, later) = oneshot::channel();
-        let waiter = Waiter { client, answer };
+        let waiter = Waiter {
+            client,
+            spared: question.spared,
+            answer,
+        };
         if let Some(pending) = self.pending.get_mut(&ticket) {
             if pending.waiters.len() >= MOST_WAITERS {
                 return Answer::Known(Verdict::Busy);
@@ -401,6 +416,7 @@ mod tests {
             };
             let question = Question {
                 client: client(from),
+                spared: false,
                 shown,
                 digest: self.keyed.credentials(shown),
                 number: self.keyed.number(shown.user),

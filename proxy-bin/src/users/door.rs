@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use proxy_core::{Authenticator, ClientNet, Credentials, Denial, Peer};
+use proxy_core::{Authenticator, ClientNet, Credentials, Denial, Network, Peer};
 
 use super::desk::{Answer, Desk, Question, Verdict};
 use super::digest::Keyed;
@@ -18,6 +18,8 @@ use crate::config::Auth;
 /// own.
 pub(crate) struct Door {
     keyed: Keyed,
+    /// Where nobody is banned.
+    spared: Box<[Network]>,
     office: Arc<Office>,
 }
 
@@ -34,7 +36,11 @@ impl Door {
         let keyed = Keyed::new().map_err(|_| io::Error::other("there are no random numbers"))?;
         let office = Arc::new(Office::new(Desk::new(table, auth)));
         // Dropped in case of an error: the threads that are there end.
-        let door = Self { keyed, office };
+        let door = Self {
+            keyed,
+            spared: auth.spared.clone().into(),
+            office,
+        };
         door.office.hire(threads)?;
         Ok(door)
     }
@@ -92,6 +98,7 @@ impl Door {
         };
         let question = Question {
             client,
+            spared: self.spared.iter().any(|network| network.contains(from)),
             shown,
             digest: self.keyed.credentials(shown),
             number: self.keyed.number(shown.user),
