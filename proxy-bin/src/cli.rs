@@ -202,7 +202,8 @@ Examples:
   proxyd --listen tcp://127.0.0.1:5432/db.example:5432
   proxyd passwd alice users.htpasswd
   proxyd check --config proxyd.toml
+  proxyd explain --config proxyd.toml --from 192.0.2.7 --to example.com:443
 
-Exit status: 0 after an orderly end, 1 if something could not be started,
-2 for a mistake in options, configuration or the files they name, 129, 130 or
-143 after a second signal.";
+Exit status: 0 after an orderly end, 1 if something could not be started (explain:
+if the request is not allowed), 2 for a mistake in options, configuration or the
+files they name, 129, 130 or 143 after a second signal.";

@@ -6,8 +6,7 @@ use std::net::IpAddr;
 use proxy_core::{ConnectError, ConnectErrorKind, Host, Target};
 
 use crate::cause::Cause;
-use crate::config::Action;
-use crate::policy::{Act, Judgement, Person, Policy, Verdict};
+use crate::policy::{Act, Judgement, Person, Policy, Usual, Verdict};
 use crate::way::Way;
 
 /// Who wants to do what, and what was decided about it.
@@ -18,7 +17,9 @@ pub(crate) struct Errand {
     /// `None` until the target's address is known.
     pub(crate) verdict: Option<Verdict>,
     /// The way, where rules leave it open.
-    pub(crate) usual: Way,
+    pub(crate) usual: Usual,
+    /// Whose address a sticky source chooses.
+    pub(crate) stick: u64,
     /// Not a tunnel.
     pub(crate) is_request: bool,
     /// The proxies that a tunnel came through.
@@ -37,14 +38,8 @@ impl Errand {
 
     /// The way that a verdict orders; `None` if it forbids all.
     pub(crate) fn way_of(&self, verdict: &Verdict) -> Option<Way> {
-        match verdict.action {
-            Action::Deny => None,
-            Action::Allow { via, source } => Some(Way {
-                via: via.unwrap_or(self.usual.via),
-                source: source.or(self.usual.source),
-                stick: self.usual.stick,
-            }),
-        }
+        let usual = self.usual.after(verdict)?;
+        Some(Way::new(usual, self.stick))
     }
 
     /// What the rules say if the target has this address.
@@ -61,21 +56,26 @@ impl Errand {
         policy.judge_unresolved(&self.person, self.act, target)
     }
 
-    /// Keeps clients from special addresses.
+    /// The way to an address, if rules and guard let the client go there.
     ///
     /// # Errors
     /// That it is forbidden.
-    pub(crate) fn guard(
+    pub(crate) fn permit(
         &self,
         policy: &Policy,
         verdict: &Verdict,
         address: IpAddr,
-    ) -> Result<(), ConnectError> {
-        let guarded = policy.guard(&self.person, verdict, address);
-        guarded.map_err(|special| self.refused(Cause::Guard(special)))
+    ) -> Result<Way, ConnectError> {
+        let Some(way) = self.way_of(verdict) else {
+            return Err(self.refused(Cause::rule(verdict)));
+        };
+        match policy.guard(&self.person, verdict, address) {
+            Ok(()) => Ok(way),
+            Err(special) => Err(self.refused(Cause::Guard(special))),
+        }
     }
 
-    /// The same for a target that a parent will look up: of a name only little
+    /// What the guard says of a target that a parent will look up: of a name only little
     /// is known.
     ///
     /// # Errors

@@ -160,7 +160,7 @@ fn listener(config: &Config, name: &str) -> Result<usize, Mismatch> {
         .collect();
     names.iter().position(|own| own == name).ok_or_else(|| {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let meant = nearest(name, &names).or(names.first().copied());
+        let meant = nearest(name, &names).or_else(|| names.first().copied());
         Mismatch::new("the name of a listener", meant.unwrap_or("none"))
     })
 }

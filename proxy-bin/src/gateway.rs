@@ -6,16 +6,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use proxy_core::{
-    Ask, ConnectError, Connected, Credentials, Denial, End, Gateway, Network, Operation, Peer,
-    Report, Shaping, Target, TargetBuf,
+    Ask, ConnectError, Connected, Credentials, Denial, End, Gateway, Operation, Peer, Report,
+    Shaping, Target, TargetBuf,
 };
 
 use crate::cause::Cause;
-use crate::config::{Config, Via};
 use crate::errand::Errand;
 use crate::log::Entry;
 use crate::outside::Outside;
-use crate::policy::{Judgement, Person, Verdict};
+use crate::policy::{Judgement, Person, Usual, Verdict};
 use crate::sources::stick;
 use crate::upstream::Upstream;
 use crate::users::{Door, Login};
@@ -29,10 +28,6 @@ pub(crate) struct Proxyd {
     listener: usize,
     /// Who must be named; `None` asks nobody.
     users: Option<Arc<Door>>,
-    /// Where clients may come from; `None` means anywhere.
-    clients: Option<Vec<Network>>,
-    via: Via,
-    source: Option<u16>,
     /// Everybody is told that the proxy is at its limit.
     busy: bool,
     outside: Rc<Outside>,
@@ -42,20 +37,15 @@ impl Proxyd {
     /// The policy of the listener at this place of the configuration, which the
     /// log calls `service`.
     pub(crate) fn new(
-        config: &Config,
         listener: usize,
         service: String,
         users: Option<Arc<Door>>,
         outside: Rc<Outside>,
     ) -> Self {
-        let own = &config.listeners[listener];
         Self {
             service,
             listener,
             users,
-            clients: own.clients.clone(),
-            via: own.via.unwrap_or(config.via),
-            source: own.source,
             busy: false,
             outside,
         }
@@ -71,7 +61,6 @@ impl Proxyd {
         Self {
             service: self.service.clone(),
             users: self.users.clone(),
-            clients: self.clients.clone(),
             busy: true,
             outside: Rc::clone(&self.outside),
             ..*self
@@ -97,9 +86,7 @@ impl Proxyd {
 
     /// Whether clients may come from there.
     fn takes(&self, client: IpAddr) -> bool {
-        let holds = |network: &Network| network.contains(client);
-        let mut clients = self.clients.iter().flatten();
-        self.clients.is_none() || clients.any(holds)
+        self.outside.policy().takes(self.listener, client)
     }
 
     /// Whether a user is still one.
@@ -110,17 +97,12 @@ impl Proxyd {
         }
     }
 
-    /// The way of what rules leave open: that of the user, else the listener's.
-    fn usual(&self, client: IpAddr, login: Option<&Login>) -> Way {
-        let own = login.and_then(|login| self.outside.source_of(login.name()));
-        Way {
-            via: self.via,
-            source: own.or(self.source),
-            stick: match login {
-                _ if !self.outside.has_sources() => 0,
-                Some(login) => stick(login.name().as_bytes()),
-                None => stick(client.to_canonical().to_string().as_bytes()),
-            },
+    /// Whose address a sticky source chooses.
+    fn stick(&self, client: IpAddr, user: Option<&str>) -> u64 {
+        match user {
+            _ if !self.outside.has_sources() => 0,
+            Some(user) => stick(user.as_bytes()),
+            None => stick(client.to_canonical().to_string().as_bytes()),
         }
     }
 
@@ -167,7 +149,8 @@ impl Proxyd {
 pub(crate) struct Client {
     login: Option<Login>,
     person: Person,
-    usual: Way,
+    usual: Usual,
+    stick: u64,
     /// Where its last request went.
     upstream: Cell<Option<SocketAddr>>,
     /// And what its target was, if rules ask for the addresses of names.
@@ -221,7 +204,8 @@ impl Gateway for Proxyd {
         let user = login.as_ref().map(Login::name);
         Ok(Client {
             person: self.outside.policy().person(from, user, self.listener),
-            usual: self.usual(from, login.as_ref()),
+            usual: self.outside.policy().usual(self.listener, user),
+            stick: self.stick(from, user),
             login,
             upstream: Cell::new(None),
             target: RefCell::default(),
@@ -238,6 +222,7 @@ impl Gateway for Proxyd {
             act: self.outside.policy().act(&ask.operation),
             verdict: None,
             usual: who.usual,
+            stick: who.stick,
             is_request: matches!(ask.operation, Operation::Request { .. }),
             reuse: matches!(ask.operation, Operation::Request { .. }),
             via: ask.via.map(Box::from),
@@ -392,8 +377,8 @@ mod tests {
             own: OwnAddresses::new(own.iter().copied()),
             log,
         };
-        let outside = Rc::new(Outside::new(means, &config, 8));
-        Proxyd::new(&config, 0, "test".to_owned(), None, outside)
+        let outside = Rc::new(Outside::new(means, 8));
+        Proxyd::new(0, "test".to_owned(), None, outside)
     }
 
     async fn client(gateway: &Proxyd, peer: &Peer) -> Client {

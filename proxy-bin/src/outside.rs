@@ -2,7 +2,6 @@
 //! idle connections, the access log.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use proxy_relay::{Dialer, Pool};
 use tokio::net::TcpStream;
 
 use crate::cause::Cause;
-use crate::config::{Config, User, Via};
+use crate::config::Via;
 use crate::errand::Errand;
 use crate::log::AccessLog;
 use crate::own::OwnAddresses;
@@ -30,8 +29,6 @@ pub(crate) struct Outside {
     parents: Parents,
     pool: RefCell<Idle>,
     own: OwnAddresses,
-    /// The sources of users, by name.
-    users: HashMap<Box<str>, u16>,
     log: AccessLog,
 }
 
@@ -48,8 +45,7 @@ pub(crate) struct Means {
 
 impl Outside {
     /// Keeps at most `idle` unused connections.
-    pub(crate) fn new(means: Means, config: &Config, idle: usize) -> Self {
-        let of_user = |user: &User| Some((user.name.as_str().into(), user.source?));
+    pub(crate) fn new(means: Means, idle: usize) -> Self {
         Self {
             policy: means.policy,
             dialer: means.dialer,
@@ -57,18 +53,12 @@ impl Outside {
             parents: means.parents,
             pool: RefCell::new(Idle::new(idle)),
             own: means.own,
-            users: config.users.iter().filter_map(of_user).collect(),
             log: means.log,
         }
     }
 
     pub(crate) fn policy(&self) -> &Policy {
         &self.policy
-    }
-
-    /// The source that a user has of his own.
-    pub(crate) fn source_of(&self, user: &str) -> Option<u16> {
-        self.users.get(user).copied()
     }
 
     /// Whether connections may have addresses of their own to go out from.
@@ -148,15 +138,15 @@ impl Outside {
                 };
             }
         };
-        let mut verdicts = addresses
-            .into_iter()
-            .map(|ip| errand.judge(&self.policy, target, ip));
-        let Some(first) = verdicts.next() else {
-            return Err(ConnectError::origin(ConnectErrorKind::NameNotFound));
-        };
-        let mut rest = std::iter::once(first).chain(verdicts);
-        let may = rest.find(|verdict| errand.way_of(verdict).is_some());
-        Ok(may.unwrap_or(first))
+        let mut refusal = ConnectError::origin(ConnectErrorKind::NameNotFound);
+        for ip in addresses {
+            let verdict = errand.judge(&self.policy, target, ip);
+            match errand.permit(&self.policy, &verdict, ip) {
+                Ok(_) => return Ok(verdict),
+                Err(error) => refusal = error,
+            }
+        }
+        Err(refusal)
     }
 
     /// Reaches the target itself.
@@ -245,14 +235,11 @@ impl Outside {
             return Err(ConnectError::origin(ConnectErrorKind::Loop));
         }
         let verdict = errand.judge(&self.policy, target, address.ip());
-        match errand.way_of(&verdict) {
-            Some(other) if other == way => {}
+        match errand.permit(&self.policy, &verdict, address.ip())? == way {
+            true => self.source(way, address.ip()),
             // Rules send it another way than the address that was looked at first.
-            Some(_) => return Err(ConnectError::origin(ConnectErrorKind::Forbidden)),
-            None => return Err(errand.refused(Cause::rule(&verdict))),
+            false => Err(ConnectError::origin(ConnectErrorKind::Forbidden)),
         }
-        errand.guard(&self.policy, &verdict, address.ip())?;
-        self.source(way, address.ip())
     }
 
     /// The address to connect from; `None` leaves it to the system.

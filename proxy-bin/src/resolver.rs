@@ -291,12 +291,12 @@ const MAX_SERVERS: usize = 3;
 const MAX_ACTIVE: usize = 4096;
 
 #[cfg(test)]
-#[path = "../tests/support/name_server.rs"]
-mod name_server;
+#[path = "../tests/support/dns.rs"]
+mod dns;
 
 #[cfg(test)]
 mod tests {
-    use super::name_server::{A, AAAA, NEGATIVE_TTL, NameServer, Reply};
+    use super::dns::{A, AAAA, NEGATIVE_TTL, NameServer, Reply};
     use super::*;
     use proxy_relay::Dialer;
     use std::time::Instant;

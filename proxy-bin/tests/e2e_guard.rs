@@ -5,7 +5,7 @@
 mod support;
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::process::Command;
 use std::sync::mpsc::Receiver;
 

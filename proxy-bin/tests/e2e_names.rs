@@ -8,8 +8,7 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use support::name_server::{A, AAAA, NameServer, Reply};
-use support::{Answer, Certs, Conn, Origin, Proxyd, wait_for};
+use support::{A, AAAA, Answer, Certs, Conn, NameServer, Origin, Proxyd, Reply, wait_for};
 
 /// A proxy of one worker with this configuration and these listeners.
 fn start(file: &str, toml: &str, listen: &[&str]) -> Proxyd {

@@ -1,7 +1,7 @@
 //! Source addresses: pools and prefixes that connections go out from.
 
 use std::collections::{HashMap, HashSet};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use super::problem::{Mismatch, Origin, Problem, Sourced, shown};
 use super::reader::Table;
@@ -130,27 +130,31 @@ fn report_doubles(table: &Table<'_>, pool: &[Sourced<IpAddr>]) {
 
 /// Reads an address that this machine may have.
 fn own_address(text: &str) -> Result<IpAddr, Mismatch> {
-    let expected = "an IP address of this machine, without a port";
-    let ip = match text.parse::<IpAddr>() {
-        Ok(ip) => ip,
-        Err(_) => {
-            let bare = text.trim_matches(['[', ']']).parse::<IpAddr>();
-            let with_port = text.parse::<std::net::SocketAddr>().map(|at| at.ip());
-            let instead = match bare.or(with_port) {
-                Ok(ip) => format!("{:?}", ip.to_string()),
-                Err(_) if prefix(text).is_ok() => format!("prefix = {text:?}"),
-                Err(_) => "\"192.0.2.1\"".to_owned(),
-            };
-            return Err(Mismatch::new(expected, instead));
-        }
+    let wrong = |instead: String| {
+        let expected = "an IP address of this machine, without a port";
+        Err(Mismatch::new(expected, instead))
+    };
+    let Ok(ip) = text.parse::<IpAddr>() else {
+        return wrong(meant(text));
     };
     match ip.to_canonical() {
-        other if other != ip => Err(Mismatch::new(expected, format!("{:?}", other.to_string()))),
+        other if other != ip => wrong(format!("{:?}", other.to_string())),
         _ if ip.is_unspecified() || ip.is_multicast() => {
-            let instead = "an address of an interface, or leave the source out where any will do";
-            Err(Mismatch::new(expected, instead))
+            let any = "an address of an interface, or leave the source out where any will do";
+            wrong(any.to_owned())
         }
         _ => Ok(ip),
+    }
+}
+
+/// The address that was meant, if it is in there.
+fn meant(text: &str) -> String {
+    let bare = text.trim_matches(['[', ']']).parse::<IpAddr>();
+    let with_port = text.parse::<SocketAddr>().map(|at| at.ip());
+    match bare.or(with_port) {
+        Ok(ip) => format!("{:?}", ip.to_string()),
+        Err(_) if prefix(text).is_ok() => format!("prefix = {text:?}"),
+        Err(_) => "\"192.0.2.1\"".to_owned(),
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use proxy_core::{Host, Operation, Special, TargetBuf};
 
 use super::{
-    Act, Address, Condition, Judgement, Moment, Outcome, Person, Policy, Request, Verdict,
+    Act, Address, Condition, Judgement, Moment, Outcome, Person, Policy, Request, Usual, Verdict,
 };
 use crate::config::{Action, Config, Via};
 
@@ -47,6 +47,9 @@ pub(crate) struct Explanation<'c> {
     config: &'c Config,
     moment: Moment,
     listener: usize,
+    /// The listener takes such clients.
+    taken: bool,
+    usual: Usual,
     lookup: Lookup,
     /// For each address what becomes of it.
     answers: Vec<Answer>,
@@ -83,10 +86,10 @@ impl<'c> Explanation<'c> {
         question: &Question,
         look_up: impl FnOnce(&str) -> Vec<IpAddr>,
     ) -> Self {
-        let asker = Asker::new(config, policy, question);
+        let asker = Asker::new(policy, question);
         let (lookup, answers) = asker.answers(look_up);
         let allowed = answers.iter().find(|answer| answer.is_allowed());
-        let decisive = match allowed.or(answers.first()) {
+        let decisive = match allowed.or_else(|| answers.first()) {
             Some(answer) => *answer,
             None => asker.without_address(),
         };
@@ -94,6 +97,8 @@ impl<'c> Explanation<'c> {
             config,
             moment: policy.clock.now(),
             listener: question.listener,
+            taken: policy.takes(question.listener, question.client),
+            usual: asker.usual,
             lookup,
             decisive,
             skipped: asker.skipped(&decisive),
@@ -102,7 +107,15 @@ impl<'c> Explanation<'c> {
     }
 
     pub(crate) fn is_allowed(&self) -> bool {
-        self.decisive.is_allowed()
+        self.taken && self.decisive.is_allowed()
+    }
+
+    /// The way and source of what is allowed.
+    pub(crate) fn goes(&self) -> Option<Usual> {
+        let allowed = self.is_allowed();
+        allowed
+            .then(|| self.usual.after(&self.decisive.verdict))
+            .flatten()
     }
 
     /// Where a rule was written.
@@ -120,8 +133,8 @@ impl<'c> Explanation<'c> {
         }
     }
 
-    fn via(&self) -> &str {
-        match via(self.config, &self.decisive.verdict) {
+    fn via(&self, via: Via) -> &str {
+        match via {
             Via::Direct => "direct",
             Via::Parent(at) => {
                 let parent = self.config.parents.get(usize::from(at));
@@ -130,21 +143,18 @@ impl<'c> Explanation<'c> {
         }
     }
 
-    fn source(&self) -> &str {
-        let Action::Allow {
-            source: Some(at), ..
-        } = self.decisive.verdict.action
-        else {
-            return "any";
-        };
-        let source = self.config.sources.get(usize::from(at));
+    fn source(&self, source: Option<u16>) -> &str {
+        let source = source.and_then(|at| self.config.sources.get(usize::from(at)));
         source.map_or("any", |source| &source.name)
     }
 }
 
 impl fmt::Display for Explanation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "decision: {}", word(&self.decisive))?;
+        writeln!(f, "decision: {}", word(self.is_allowed()))?;
+        if !self.taken {
+            writeln!(f, "clients: the listener is for other networks")?;
+        }
         match self.decisive.verdict.rule {
             Some(rule) => writeln!(f, "rule: {}", self.place(rule))?,
             None => writeln!(f, "rule: none")?,
@@ -152,9 +162,9 @@ impl fmt::Display for Explanation<'_> {
         if let Some(special) = self.decisive.guarded() {
             writeln!(f, "guard: {}", special.as_str())?;
         }
-        if self.is_allowed() {
-            writeln!(f, "via: {}", self.via())?;
-            writeln!(f, "source: {}", self.source())?;
+        if let Some(Usual { via, source }) = self.goes() {
+            writeln!(f, "via: {}", self.via(via))?;
+            writeln!(f, "source: {}", self.source(source))?;
         }
         if let Some(listener) = self.config.listeners.get(self.listener) {
             let name = listener.service(listener.address.port());
@@ -173,16 +183,20 @@ impl fmt::Display for Explanation<'_> {
         for answer in &self.answers {
             if let Some(address) = answer.address {
                 let reason = self.reason(answer);
-                writeln!(f, "address: {address}, {}, {reason}", word(answer))?;
+                writeln!(
+                    f,
+                    "address: {address}, {}, {reason}",
+                    word(answer.is_allowed())
+                )?;
             }
         }
-        for (rule, condition) in self.skipped.iter().take(MOST_SKIPPED) {
+        if self.skipped.len() > MOST_SKIPPED {
+            return writeln!(f, "skipped: {} rules", self.skipped.len());
+        }
+        for (rule, condition) in &self.skipped {
             writeln!(f, "skipped: {}, {condition}", self.place(*rule))?;
         }
-        match self.skipped.len().saturating_sub(MOST_SKIPPED) {
-            0 => Ok(()),
-            more => writeln!(f, "skipped: {more} more"),
-        }
+        Ok(())
     }
 }
 
@@ -200,20 +214,20 @@ impl Answer {
 
 /// A question in the words of the policy.
 struct Asker<'q> {
-    config: &'q Config,
     policy: &'q Policy,
     person: Person,
+    usual: Usual,
     act: Act,
     target: &'q TargetBuf,
 }
 
 impl<'q> Asker<'q> {
-    fn new(config: &'q Config, policy: &'q Policy, question: &'q Question) -> Self {
+    fn new(policy: &'q Policy, question: &'q Question) -> Self {
         let user = question.user.as_deref();
         Self {
-            config,
             policy,
             person: policy.person(question.client, user, question.listener),
+            usual: policy.usual(question.listener, user),
             act: policy.act(&question.asked.operation()),
             target: &question.target,
         }
@@ -277,7 +291,8 @@ impl<'q> Asker<'q> {
 
     /// Whether the target is dialled by us, not by a parent.
     fn is_dialled(&self, verdict: &Verdict) -> bool {
-        verdict.action != Action::Deny && via(self.config, verdict) == Via::Direct
+        let way = self.usual.after(verdict);
+        way.is_some_and(|way| way.via == Via::Direct)
     }
 
     /// The rule that cannot be judged without an address.
@@ -304,16 +319,8 @@ impl<'q> Asker<'q> {
     }
 }
 
-/// The way of what is allowed.
-fn via(config: &Config, verdict: &Verdict) -> Via {
-    match verdict.action {
-        Action::Allow { via: Some(via), .. } => via,
-        Action::Allow { via: None, .. } | Action::Deny => config.via,
-    }
-}
-
-fn word(answer: &Answer) -> &'static str {
-    match answer.is_allowed() {
+fn word(allowed: bool) -> &'static str {
+    match allowed {
         true => "allow",
         false => "deny",
     }

@@ -8,7 +8,7 @@ use super::*;
 use crate::config::{Draft, Via};
 
 /// A configuration with these rules, read as from a file.
-fn config(rules: &str) -> Config {
+pub(super) fn config(rules: &str) -> Config {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("proxyd.toml");
     std::fs::write(&path, rules).expect("written");
@@ -387,6 +387,23 @@ fn many_rules_are_found_by_their_entry() {
         assert_eq!(judged(&many(2_000, entry)), deny);
     }
     assert_eq!(judged(&many(2_000, two)), deny);
+    // The same target for all, or the same clients.
+    let shared = ["names = [\".example\"]", "networks = [\"11.0.0.0/8\"]"];
+    for shared in shared {
+        assert_eq!(
+            judged(&many(2_000, |at| format!("{shared}\n{}", entries[3](at)))),
+            deny
+        );
+        assert_eq!(
+            judged(&many(2_000, |at| format!("{shared}\n{}", entries[2](at)))),
+            deny
+        );
+    }
+    let clients = "from = [\"11.0.0.0/8\"]";
+    assert_eq!(
+        judged(&many(2_000, |at| format!("{clients}\n{}", entries[0](at)))),
+        deny
+    );
     // Also as long as the address is not known.
     let policy = many(2_000, two);
     let person = policy.person(ip("192.0.2.7"), Some("u7"), 0);

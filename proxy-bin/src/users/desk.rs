@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 
 use super::digest::Digest;
 use super::memory::Memory;
+use super::scratch::Scratch;
 use super::table::{Account, Proof, Table};
 use crate::config::{Auth, Ban};
 use crate::throttle::Throttle;
@@ -319,9 +320,9 @@ impl Desk {
 
 impl Work {
     /// Whether the password is right. Takes its time.
-    pub(super) fn verify(&self) -> bool {
+    pub(super) fn verify(&self, scratch: &mut Scratch) -> bool {
         let same = match &self.account.proof {
-            Proof::Hash(hash) => hash.verify(&self.password),
+            Proof::Hash(hash) => hash.verify(&self.password, scratch),
             Proof::Plain(secret) => secret.is(&self.password),
         };
         same && !self.decoy
@@ -414,7 +415,7 @@ mod tests {
                 Some(Task::Dismiss(delivery)) => delivery.deliver(),
                 Some(Task::Verify(work)) => {
                     self.verified += 1;
-                    let right = Some(work.verify());
+                    let right = Some(work.verify(&mut Scratch::default()));
                     self.desk.settle(&work, right, self.now).deliver();
                 }
             }
@@ -541,7 +542,7 @@ mod tests {
             panic!("nothing to verify");
         };
         drop(asked);
-        let right = Some(work.verify());
+        let right = Some(work.verify(&mut Scratch::default()));
         world.desk.settle(&work, right, world.now).deliver();
         assert_eq!(world.desk.failures(client(1), world.now), 1);
         // If nobody is there before it began, it does not begin.

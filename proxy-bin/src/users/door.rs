@@ -144,6 +144,7 @@ impl fmt::Debug for Login {
 
 #[cfg(test)]
 mod tests {
+    use super::super::scratch::Scratch;
     use super::super::table::tests::{hash, table, user};
     use super::*;
     use std::time::Duration;
@@ -206,7 +207,8 @@ mod tests {
             assert!(early.is_err(), "not before it is verified");
         }
         let task = door.office.at_desk(|desk| desk.take(Instant::now()));
-        door.office.handle(task.expect("one password"));
+        door.office
+            .handle(task.expect("one password"), &mut Scratch::default());
         for connection in connections {
             assert_eq!(connection.await.expect("known").name(), "alice");
         }
@@ -224,7 +226,8 @@ mod tests {
             let check = door.check(FROM, shown("alice", "secret"));
             assert!(tokio::time::timeout(Duration::ZERO, check).await.is_err());
             let task = door.office.at_desk(|desk| desk.take(Instant::now()));
-            door.office.handle(task.expect("given up"));
+            door.office
+                .handle(task.expect("given up"), &mut Scratch::default());
         }
         let check = std::pin::pin!(door.check(FROM, shown("alice", "secret")));
         let mut check = check;
@@ -234,7 +237,8 @@ mod tests {
                 .is_err()
         );
         let task = door.office.at_desk(|desk| desk.take(Instant::now()));
-        door.office.handle(task.expect("one password"));
+        door.office
+            .handle(task.expect("one password"), &mut Scratch::default());
         assert!(check.await.is_ok());
     }
 

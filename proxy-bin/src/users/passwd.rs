@@ -124,7 +124,8 @@ fn ask() -> Result<String, Refusal> {
     match password == again {
         true => Ok(password),
         false => Err(Refusal::Mistake(
-            "password: expected the same twice, found two; write one instead".to_owned(),
+            "password: expected the same one twice, found two; write one of them twice instead"
+                .to_owned(),
         )),
     }
 }

@@ -16,7 +16,6 @@ mod dns;
 mod http;
 mod log;
 mod mode;
-pub(crate) mod name_server;
 mod origin;
 mod pattern;
 mod proc;
