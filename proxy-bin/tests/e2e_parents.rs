@@ -244,6 +244,29 @@ fn get(url: &str, more: &str) -> String {
 }
 
 #[test]
+fn what_a_real_parent_could_not_reach_is_told_as_if_it_were_tried_here() {
+    let (parent, urls) = real_parent();
+    let closed = support::closed_port();
+    for url in &urls {
+        let proxy = Proxyd::with_all(closed, &["--via", url]);
+        for mode in Mode::ALL.into_iter().filter(|mode| mode.has_replies()) {
+            let conn = mode.dial(&proxy);
+            conn.send(mode.hello(closed));
+            // SOCKS4 has one word for all.
+            let refused = match mode {
+                Mode::Socks5 | Mode::AutoSocks5 if url.starts_with("socks4") => 1,
+                Mode::Socks5 | Mode::AutoSocks5 => 5,
+                Mode::Socks4 | Mode::AutoSocks4 => 0x5B,
+                _ => 502,
+            };
+            assert_eq!(mode.answer(&conn), refused, "{mode:?} {url}");
+        }
+        proxy.stop();
+    }
+    parent.finish();
+}
+
+#[test]
 fn chains_carry_bulk_and_half_closes() {
     let hops: Vec<(Proxyd, [String; 4])> = (0..3).map(|_| real_parent()).collect();
     let (http, https, socks4, socks5) = (0, 1, 2, 3);

@@ -91,14 +91,21 @@ impl<'t> ConnectHandshake<'t> {
         out.put_slice(b"\r\n");
     }
 
-    fn judge(&mut self, status: u16) -> Result<Option<()>, TunnelError> {
+    fn judge(
+        &mut self,
+        status: u16,
+        cause: Option<ConnectErrorKind>,
+    ) -> Result<Option<()>, TunnelError> {
         match status {
             200..300 => Ok(Some(())),
             100..200 if status != 101 && self.interim < MAX_INTERIM => {
                 self.interim += 1;
                 Ok(None)
             }
-            _ => Err(TunnelError::Refused(status)),
+            _ => Err(match cause {
+                Some(kind) => TunnelError::Failed(status, kind),
+                None => TunnelError::Refused(status),
+            }),
         }
     }
 }
@@ -119,8 +126,9 @@ impl Handshake for ConnectHandshake<'_> {
                 break;
             };
             let status = head.status();
+            let cause = head.get("proxy-status").and_then(cause);
             consumed += used;
-            done = self.judge(status)?;
+            done = self.judge(status, cause)?;
         }
         Ok(Step { consumed, done })
     }
@@ -132,6 +140,9 @@ impl From<TunnelError> for ConnectError {
     fn from(error: TunnelError) -> Self {
         use ConnectErrorKind as Kind;
         Self::parent(match error {
+            // A login is asked of us, whoever failed.
+            TunnelError::Failed(401 | 407, _) => Kind::Login,
+            TunnelError::Failed(_, kind) => kind,
             TunnelError::Malformed(_) => Kind::Protocol,
             TunnelError::Refused(status) => match status {
                 401 | 407 => Kind::Login,
@@ -145,6 +156,29 @@ impl From<TunnelError> for ConnectError {
                 _ => Kind::Other,
             },
         })
+    }
+}
+
+/// What a `Proxy-Status` says, if it is one of the failures that clients are told
+/// apart. What the proxy nearest to the target says comes first.
+fn cause(value: &[u8]) -> Option<ConnectErrorKind> {
+    use ConnectErrorKind as Kind;
+    let value = str::from_utf8(value).ok()?;
+    let mut parameters = value.split([';', ',']).map(str::trim);
+    let name = parameters.find_map(|parameter| parameter.strip_prefix("error="))?;
+    match name {
+        "connection_limit_reached" => Some(Kind::Exhausted),
+        "connection_read_timeout" | "connection_timeout" | "connection_write_timeout" => {
+            Some(Kind::TimedOut)
+        }
+        "connection_refused" => Some(Kind::Refused),
+        "connection_terminated" => Some(Kind::Reset),
+        "destination_ip_prohibited" | "http_request_denied" => Some(Kind::Forbidden),
+        "destination_ip_unroutable" => Some(Kind::HostUnreachable),
+        "dns_error" | "dns_timeout" => Some(Kind::NameUnavailable),
+        "proxy_loop_detected" => Some(Kind::Loop),
+        "tls_alert_received" | "tls_certificate_error" | "tls_protocol_error" => Some(Kind::Tls),
+        _ => None,
     }
 }
 

@@ -284,3 +284,98 @@ impl Untried {
         end.saturating_duration_since(Instant::now()) / self.0.count_ones().max(1)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Draft;
+    use proxy_core::ConnectErrorKind;
+
+    /// A group of four parents, each at a port of its number.
+    fn parents(order: &str) -> Parents {
+        let mut toml = String::new();
+        for number in 1..=4 {
+            toml += &format!("[[parent]]\nname = \"p{number}\"\nurl = \"http://h:{number}\"\n");
+        }
+        toml += "[[group]]\nname = \"all\"\nparents = [\"p1\", \"p2\", \"p3\", \"p4\"]\n";
+        toml += &format!("order = \"{order}\"\n");
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("p.toml");
+        std::fs::write(&path, toml).expect("written");
+        let draft = Draft::read(&path).expect("no mistake");
+        let config = draft.finish().expect("no mistake");
+        let ways = load(&config).expect("nothing to read");
+        Parents::new(ways, &config.timeouts)
+    }
+
+    const GROUP: u16 = 4;
+
+    /// The ports that are dialled for one request, none of which works.
+    async fn dialled(parents: &Parents) -> Vec<u16> {
+        let tried = std::cell::RefCell::new(Vec::new());
+        let wanted = Wanted {
+            target: Target::parse("far:80", None).expect("a target"),
+            request: true,
+            via: None,
+        };
+        let turn = parents.turn(GROUP);
+        let reached = parents.connect(turn, wanted, async |hop: Target<'_>| {
+            tried.borrow_mut().push(hop.port);
+            Err(ConnectError::origin(ConnectErrorKind::Refused))
+        });
+        let error = reached.await.map(drop);
+        let refused = ConnectError::parent(ConnectErrorKind::Refused);
+        assert_eq!(error, Err(refused));
+        tried.into_inner()
+    }
+
+    #[tokio::test]
+    async fn each_member_is_tried_once_from_the_first_on() {
+        let parents = parents("failover");
+        // Also when all are unfit, which they are after three failures each.
+        for _ in 0..5 {
+            assert_eq!(dialled(&parents).await, [1, 2, 3, 4]);
+        }
+        // The only parent of its name is tried whatever happened.
+        assert_eq!(parents.turn(0).first, 0);
+    }
+
+    #[tokio::test]
+    async fn turns_are_taken_among_those_that_are_fit() {
+        let parents = parents("round_robin");
+        assert_eq!(dialled(&parents).await, [1, 2, 3, 4]);
+        assert_eq!(dialled(&parents).await, [2, 3, 4, 1]);
+        let now = std::time::Instant::now();
+        parents.states[0].health.works();
+        parents.states[2].health.works();
+        parents.states[1].health.fails(now);
+        parents.states[3].health.fails(now);
+        assert_eq!(dialled(&parents).await, [3, 1, 4, 2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_member_has_its_share_of_the_time() {
+        let parents = parents("failover");
+        let wanted = Wanted {
+            target: Target::parse("far:80", None).expect("a target"),
+            request: true,
+            via: None,
+        };
+        let start = Instant::now();
+        let tried = std::cell::RefCell::new(Vec::new());
+        let reached = parents.connect(parents.turn(GROUP), wanted, async |hop: Target<'_>| {
+            tried
+                .borrow_mut()
+                .push((hop.port, start.elapsed().as_millis()));
+            std::future::pending().await
+        });
+        let error = reached.await.map(drop);
+        assert_eq!(error, Err(ConnectError::parent(ConnectErrorKind::TimedOut)));
+        assert!(start.elapsed() < Duration::from_secs(10));
+        let tried = tried.into_inner();
+        assert_eq!(tried.len(), 4, "{tried:?}");
+        for (at, (_, millis)) in (0..).zip(&tried) {
+            assert!(millis.abs_diff(at * 2375) < 50, "{tried:?}");
+        }
+    }
+}

@@ -186,12 +186,6 @@ mod tests {
         let exhausted = ConnectError::origin(Kind::Exhausted);
         let down = ConnectError::origin(Kind::Refused);
         for (stage, trouble, kind, blame) in [
-            (
-                FIRST,
-                Trouble::Dial(exhausted),
-                Kind::Exhausted,
-                Blame::Ours,
-            ),
             (FIRST, Trouble::Dial(down), Kind::Refused, Blame::Parent),
             (
                 FIRST,
