@@ -823,8 +823,8 @@ fn the_users_file_and_its_settings() {
              the integer -1; write 0 instead",
             "proxyd.toml:5: auth.ban_window: expected a time above zero, found \"0s\"; write \
              \"1m\" instead",
-            "proxyd.toml:6: auth.bans: expected ban_failures, ban_length, ban_window, file, \
-             remember, found an unknown key; write one of these instead",
+            "proxyd.toml:6: auth.bans: expected ban_except, ban_failures, ban_length, \
+             ban_window, file, remember, found an unknown key; write one of these instead",
         ],
     );
     let silent = listener.replace("true", "false");
