@@ -47,10 +47,6 @@ impl Boxed {
     }
 
     /// `None` once it was given back.
-    pub(crate) fn get(&self) -> Option<&Errand> {
-        self.0.as_deref()
-    }
-
     pub(crate) fn get_mut(&mut self) -> Option<&mut Errand> {
         self.0.as_deref_mut()
     }
