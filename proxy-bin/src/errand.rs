@@ -1,9 +1,9 @@
 //! What policy must know of a request while its target is being reached.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 
-use proxy_core::{ConnectError, ConnectErrorKind, Host, Target};
+use proxy_core::{ConnectError, ConnectErrorKind, FreeList, Host, Target};
 
 use crate::cause::Cause;
 use crate::policy::{Act, Judgement, Person, Policy, Usual, Verdict};
@@ -28,6 +28,49 @@ pub(crate) struct Errand {
     pub(crate) reuse: bool,
     /// What stood in the way last.
     pub(crate) cause: Cell<Option<Cause>>,
+}
+
+/// An [`Errand`] in memory that is used again: each request has one, and a
+/// tunnel shall not keep it for as long as it lives.
+#[derive(Debug)]
+pub(crate) struct Boxed(Option<Box<Errand>>);
+
+impl Boxed {
+    pub(crate) fn new(errand: Errand) -> Self {
+        Self(Some(match SPARE.with_borrow_mut(FreeList::take) {
+            None => Box::new(errand),
+            Some(mut room) => {
+                *room = errand;
+                room
+            }
+        }))
+    }
+
+    /// `None` once it was given back.
+    pub(crate) fn get(&self) -> Option<&Errand> {
+        self.0.as_deref()
+    }
+
+    pub(crate) fn get_mut(&mut self) -> Option<&mut Errand> {
+        self.0.as_deref_mut()
+    }
+
+    /// Gives the memory back.
+    pub(crate) fn give_back(&mut self) {
+        if let Some(errand) = self.0.take() {
+            SPARE.with_borrow_mut(|spare| spare.give(errand));
+        }
+    }
+}
+
+impl Drop for Boxed {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+thread_local! {
+    static SPARE: RefCell<FreeList<Box<Errand>>> = const { RefCell::new(FreeList::new(256)) };
 }
 
 impl Errand {
@@ -95,13 +138,13 @@ impl Errand {
         guarded.map_err(|special| self.refused(Cause::Guard(special)))
     }
 
-    /// Remembers why it came to nothing, unless that is known already.
-    pub(crate) fn failed(&self, error: ConnectError) {
+    /// Why it came to nothing.
+    pub(crate) fn failed(&self, error: ConnectError) -> Cause {
         let known = match error.kind {
             ConnectErrorKind::Forbidden => self.cause.get(),
             _ => None,
         };
-        self.cause.set(known.or(Some(Cause::Connect(error))));
+        known.unwrap_or(Cause::Connect(error))
     }
 
     /// Remembers why, for the log.

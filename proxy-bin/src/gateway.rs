@@ -6,12 +6,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use proxy_core::{
-    Ask, ConnectError, Connected, Credentials, Denial, End, Gateway, Operation, Peer, Report,
-    Shaping, Target, TargetBuf,
+    Ask, ConnectError, ConnectErrorKind, Connected, Credentials, Denial, End, Gateway, Operation,
+    Peer, Report, Shaping, Target, TargetBuf,
 };
 
 use crate::cause::Cause;
-use crate::errand::Errand;
+use crate::errand::{Boxed, Errand};
 use crate::log::Entry;
 use crate::outside::Outside;
 use crate::policy::{Judgement, Person, Usual, Verdict};
@@ -131,7 +131,7 @@ impl Proxyd {
         report: &Report<'_>,
     ) -> Option<Cause> {
         match (who, session) {
-            (_, Some(session)) => session.errand.cause.get(),
+            (_, Some(session)) => session.cause,
             (Some(who), None) => who.denied.take(),
             (None, None) if report.end == End::Forbidden => {
                 Some(match self.takes(report.peer.remote.ip()) {
@@ -174,8 +174,12 @@ impl Client {
 /// One exchange or tunnel.
 #[derive(Debug)]
 pub(crate) struct Session {
-    errand: Errand,
+    /// A tunnel that is open has none any more.
+    errand: Boxed,
+    way: u64,
     route: Route,
+    /// What stood in the way.
+    cause: Option<Cause>,
     /// Rules asked for the address of the target.
     looked_up: Option<Box<TargetBuf>>,
 }
@@ -236,8 +240,10 @@ impl Gateway for Proxyd {
             return Err(Denial::Forbid);
         }
         Ok(Session {
-            errand,
+            way: errand.way().map_or(0, Way::number),
+            errand: Boxed::new(errand),
             route: Route::Kept,
+            cause: None,
             looked_up: None,
         })
     }
@@ -248,21 +254,26 @@ impl Gateway for Proxyd {
         target: Target<'_>,
     ) -> Result<Connected<Upstream>, ConnectError> {
         session.route = Route::Nowhere;
-        if session.errand.verdict.is_none() {
+        let Some(errand) = session.errand.get_mut() else {
+            // Only a tunnel has none left, and it connects once.
+            return Err(ConnectError::origin(ConnectErrorKind::Other));
+        };
+        if errand.verdict.is_none() {
             session.looked_up = Some(Box::new(target.into()));
         }
-        let reached = self.outside.reach(&mut session.errand, target).await;
+        let reached = self.outside.reach(errand, target).await;
         // Only once: after a failure a new one is sure to be alive.
-        session.errand.reuse = false;
-        match &reached {
-            Ok(connected) => {
-                session.errand.cause.set(None);
-                let wanted = self.outside.log().is_on() || session.looked_up.is_some();
-                if wanted && let Ok(address) = connected.upstream.peer_addr() {
-                    session.route = Route::To(address);
-                }
+        errand.reuse = false;
+        session.way = errand.way().map_or(0, Way::number);
+        session.cause = reached.as_ref().err().map(|error| errand.failed(*error));
+        if let Ok(connected) = &reached {
+            let wanted = self.outside.log().is_on() || session.looked_up.is_some();
+            if wanted && let Ok(address) = connected.upstream.peer_addr() {
+                session.route = Route::To(address);
             }
-            Err(error) => session.errand.failed(*error),
+            if !errand.is_request {
+                session.errand.give_back();
+            }
         }
         reached
     }
@@ -273,7 +284,7 @@ impl Gateway for Proxyd {
 
     fn shaping(&self, session: &Session) -> Shaping {
         let mut shaping = Shaping::default();
-        shaping.way = session.errand.way().map_or(0, Way::number);
+        shaping.way = session.way;
         shaping
     }
 
@@ -324,7 +335,7 @@ mod tests {
     use crate::policy::Policy;
     use crate::sources::Sources;
     use crate::users::Table;
-    use proxy_core::{ConnectErrorKind, End, Host, Timeouts};
+    use proxy_core::{End, Host, Timeouts};
     use proxy_relay::Dialer;
     use std::path::Path;
     use std::time::Duration;
@@ -397,13 +408,15 @@ mod tests {
             let stream = TcpStream::connect(world.address).await.expect("connected");
             gateway.recycle(world.address.into(), Upstream::new(stream));
         }
-        for (operation, reuse) in [(Operation::Tunnel, false), (REQUEST, true)] {
-            let ask = world.ask(operation);
-            let mut session = gateway.authorize(&client, &ask).await.expect("allowed");
-            let first = gateway.connect(&mut session, ask.target).await;
-            assert_eq!(first.expect("connected").reused, reuse);
-            let second = gateway.connect(&mut session, ask.target).await;
-            assert!(!second.expect("connected").reused);
+        let ask = world.ask(Operation::Tunnel);
+        let mut session = gateway.authorize(&client, &ask).await.expect("allowed");
+        let tunnel = gateway.connect(&mut session, ask.target).await;
+        assert!(!tunnel.expect("connected").reused);
+        let ask = world.ask(REQUEST);
+        let mut session = gateway.authorize(&client, &ask).await.expect("allowed");
+        for reused in [true, false] {
+            let connected = gateway.connect(&mut session, ask.target).await;
+            assert_eq!(connected.expect("connected").reused, reused);
         }
     }
 

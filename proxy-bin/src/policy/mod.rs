@@ -223,6 +223,9 @@ impl Policy {
     /// The lists need no merging: each is ascending, and is left where it comes
     /// behind the best so far.
     fn first(&self, request: &Request<'_>) -> Option<(u32, Outcome)> {
+        if self.rules.is_empty() {
+            return None;
+        }
         let mut best = None;
         let mut visit = |rules: &[u32], found: Option<Condition>| {
             for rule in rules {
