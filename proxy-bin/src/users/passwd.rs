@@ -143,8 +143,12 @@ fn read_line(from: impl BufRead) -> io::Result<String> {
 fn put(path: &Path, name: &str, line: &str) -> io::Result<()> {
     // Of a link, what it leads to.
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let old = match File::open(&path) {
-        Ok(file) => Some(file),
+    let old = match path.metadata() {
+        // A device or a pipe would be replaced by a file.
+        Ok(metadata) if !metadata.is_file() => {
+            return Err(io::Error::other("it is there and no plain file"));
+        }
+        Ok(_) => Some(File::open(&path)?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(error),
     };
@@ -210,6 +214,18 @@ const LONGEST: u64 = 4096;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_plain_file_is_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let device = Path::new("/dev/zero");
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(device, &link).expect("linked");
+        for path in [folder.path(), device, &link] {
+            assert!(put(path, "alice", "alice:x").is_err(), "{path:?}");
+        }
+        assert!(!device.metadata().expect("a device").is_file());
+    }
 
     #[test]
     fn a_line_takes_its_place() {
