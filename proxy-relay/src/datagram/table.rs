@@ -1,0 +1,191 @@
+//! The targets of one association: verdicts kept for a while, and who may answer.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use proxy_core::{ConnectError, ConnectErrorKind, Host, Target, TargetBuf};
+
+use super::Passage;
+use crate::deadline::{Tick, Ticks};
+
+/// What is known of an association's targets. Does no I/O; the time is an
+/// argument.
+///
+/// Verdicts go by target as the client writes it, answers by the address they
+/// come from. Both are bounded, and the one unused for longest goes first.
+#[derive(Debug)]
+pub(super) struct Table {
+    targets: HashMap<TargetBuf, Known>,
+    peers: HashMap<SocketAddr, Contact>,
+    /// Room for the target that is looked for.
+    sought: TargetBuf,
+    /// Counts on with each use, which puts them in order.
+    uses: u64,
+    cap: usize,
+}
+
+/// What is to be done with a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Policy is to be asked, and told the address that is in use, if it is.
+    Ask(Option<SocketAddr>),
+    /// Policy has been asked and has not answered yet.
+    Asked,
+    Refused,
+    Send(Passage),
+}
+
+#[derive(Debug)]
+struct Known {
+    verdict: Option<Verdict>,
+    used: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Verdict {
+    passage: Option<Passage>,
+    since: Tick,
+    keep: Ticks,
+}
+
+/// An address that was sent to.
+#[derive(Debug)]
+struct Contact {
+    upstream: usize,
+    used: u64,
+    /// When it answered last.
+    heard: Option<Tick>,
+}
+
+impl Table {
+    /// With at most `cap` targets, and as many addresses.
+    pub(super) fn new(cap: usize) -> Self {
+        Self {
+            targets: HashMap::new(),
+            peers: HashMap::new(),
+            sought: TargetBuf::from(Target {
+                host: Host::Name(""),
+                port: 0,
+            }),
+            uses: 0,
+            cap,
+        }
+    }
+
+    /// Says what becomes of a datagram to `target`. After [`Found::Ask`] the
+    /// target counts as asked about until [`settle`](Self::settle).
+    pub(super) fn find(&mut self, target: Target<'_>, now: Tick) -> Found {
+        self.uses += 1;
+        self.sought.set(target);
+        let Some(known) = self.targets.get_mut(&self.sought) else {
+            make_room(&mut self.targets, self.cap, |known| known.used);
+            let known = Known {
+                verdict: None,
+                used: self.uses,
+            };
+            self.targets.insert(self.sought.clone(), known);
+            return Found::Ask(None);
+        };
+        known.used = self.uses;
+        match known.verdict {
+            None => Found::Asked,
+            Some(verdict) if verdict.since.age(now) < verdict.keep => match verdict.passage {
+                Some(passage) => Found::Send(passage),
+                None => Found::Refused,
+            },
+            Some(verdict) => {
+                known.verdict = None;
+                Found::Ask(self.in_use(&verdict, now))
+            }
+        }
+    }
+
+    /// Takes the answer to a question.
+    pub(super) fn settle(
+        &mut self,
+        target: &TargetBuf,
+        answer: Result<Passage, ConnectError>,
+        now: Tick,
+    ) {
+        // It may have had to make room meanwhile.
+        if let Some(known) = self.targets.get_mut(target) {
+            let keep = match answer {
+                Ok(_) => KEEP,
+                Err(error) => match error.kind {
+                    ConnectErrorKind::Forbidden | ConnectErrorKind::Loop => KEEP,
+                    _ => KEEP_FAILED,
+                },
+            };
+            known.verdict = Some(Verdict {
+                passage: answer.ok(),
+                since: now,
+                keep: keep.into(),
+            });
+        }
+    }
+
+    /// Drops a target that could not be asked about.
+    pub(super) fn forget(&mut self, target: &TargetBuf) {
+        self.targets.remove(target);
+    }
+
+    /// Notes that a datagram went to `address` through a socket: from now on it
+    /// may answer there.
+    pub(super) fn sent(&mut self, address: SocketAddr, upstream: usize) {
+        self.uses += 1;
+        if let Some(contact) = self.peers.get_mut(&address) {
+            contact.upstream = upstream;
+            contact.used = self.uses;
+            return;
+        }
+        make_room(&mut self.peers, self.cap, |contact| contact.used);
+        let contact = Contact {
+            upstream,
+            used: self.uses,
+            heard: None,
+        };
+        self.peers.insert(address, contact);
+    }
+
+    /// Whether a datagram that came from `address` to a socket is an answer.
+    pub(super) fn expects(&mut self, address: SocketAddr, upstream: usize, now: Tick) -> bool {
+        let contact = self.peers.get_mut(&address);
+        let Some(contact) = contact.filter(|contact| contact.upstream == upstream) else {
+            return false;
+        };
+        self.uses += 1;
+        contact.used = self.uses;
+        contact.heard = Some(now);
+        true
+    }
+
+    /// The address of a verdict, if somebody there has answered lately: then the
+    /// target is not to move elsewhere in the middle of a conversation.
+    fn in_use(&self, verdict: &Verdict, now: Tick) -> Option<SocketAddr> {
+        let address = verdict.passage?.address;
+        let heard = self.peers.get(&address)?.heard?;
+        (heard.age(now) < KEEP.into()).then_some(address)
+    }
+}
+
+/// Drops the entry used longest ago, if there are `cap`.
+fn make_room<K: Clone + Eq + Hash, V>(
+    map: &mut HashMap<K, V>,
+    cap: usize,
+    used: impl Fn(&V) -> u64,
+) {
+    if map.len() >= cap
+        && let Some(oldest) = map.iter().min_by_key(|(_, entry)| used(entry))
+    {
+        let oldest = oldest.0.clone();
+        map.remove(&oldest);
+    }
+}
+
+/// How long a verdict holds.
+const KEEP: Duration = Duration::from_secs(30);
+
+/// How long it holds that a name could not be looked up.
+const KEEP_FAILED: Duration = Duration::from_secs(2);
