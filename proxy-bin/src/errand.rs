@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use proxy_core::{ConnectError, ConnectErrorKind, Host, Target};
 
 use crate::cause::Cause;
-use crate::config::Action;
+use crate::config::{Action, Via};
 use crate::policy::{Act, Judgement, Person, Policy, Verdict};
 use crate::way::Way;
 
@@ -42,6 +42,18 @@ impl Errand {
                 source: source.or(self.usual.source),
                 stick: self.usual.stick,
             }),
+        }
+    }
+
+    /// The way that a verdict orders for datagrams.
+    ///
+    /// # Errors
+    /// That it forbids all, or sends them through a parent, which carries none.
+    pub(crate) fn datagram_way(&self, verdict: &Verdict) -> Result<Way, ConnectError> {
+        match self.way_of(verdict) {
+            None => Err(self.refused(Cause::rule(verdict))),
+            Some(way) if way.via == Via::Direct => Ok(way),
+            Some(_) => Err(ConnectError::parent(ConnectErrorKind::NetworkUnreachable)),
         }
     }
 

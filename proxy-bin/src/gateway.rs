@@ -12,11 +12,13 @@ use proxy_core::{
 
 use crate::cause::Cause;
 use crate::config::{Config, Listener, Protocol, Via};
+use crate::datagrams::Picked;
 use crate::errand::Errand;
 use crate::log::Entry;
 use crate::outside::Outside;
 use crate::policy::{Judgement, Person, Trust, Verdict};
 use crate::sources::stick;
+use crate::throttle::Throttle;
 use crate::upstream::Upstream;
 use crate::users::{Door, Login};
 use crate::way::Way;
@@ -36,6 +38,7 @@ pub(crate) struct Proxyd {
     source: Option<u16>,
     /// Everybody is told that the proxy is at its limit.
     busy: bool,
+    refused_datagrams: Throttle,
     outside: Rc<Outside>,
 }
 
@@ -59,6 +62,7 @@ impl Proxyd {
             via: own.via.unwrap_or(config.via),
             source: own.source,
             busy: false,
+            refused_datagrams: Throttle::default(),
             outside,
         }
     }
@@ -70,9 +74,24 @@ impl Proxyd {
             users: self.users.clone(),
             clients: self.clients.clone(),
             busy: true,
+            refused_datagrams: Throttle::default(),
             outside: Rc::clone(&self.outside),
             ..*self
         }
+    }
+
+    pub(crate) fn outside(&self) -> &Outside {
+        &self.outside
+    }
+
+    /// What the log calls it.
+    pub(crate) fn service(&self) -> &str {
+        &self.service
+    }
+
+    /// Keeps messages about targets that datagrams may not go to few.
+    pub(crate) fn refused_datagrams(&self) -> &Throttle {
+        &self.refused_datagrams
     }
 
     async fn identify(
@@ -123,8 +142,13 @@ impl Proxyd {
 
     /// What the rules say, as far as that is clear before a look-up. Of the
     /// target of the client's last request the address is known.
-    fn judge(&self, who: &Client, errand: &Errand, target: Target<'_>) -> Option<Verdict> {
+    fn judge(&self, who: &Client, errand: &Errand, ask: &Ask<'_>) -> Option<Verdict> {
         let policy = self.outside.policy();
+        if ask.operation == Operation::Associate {
+            // It has no target yet; each datagram will.
+            return policy.refusal_of_all(&who.person, errand.act);
+        }
+        let target = ask.target;
         let judge = |address| policy.judge(&who.person, errand.act, target, address);
         match judge(None) {
             Judgement::Decided(verdict) => Some(verdict),
@@ -202,6 +226,8 @@ pub(crate) struct Session {
     route: Route,
     /// Rules asked for the address of the target.
     looked_up: Option<Box<TargetBuf>>,
+    /// Where its datagrams go out from.
+    picked: Picked,
 }
 
 /// Where the bytes of a session went.
@@ -252,7 +278,7 @@ impl Gateway for Proxyd {
             reuse: matches!(ask.operation, Operation::Request { .. }),
             cause: Cell::new(None),
         };
-        errand.verdict = self.judge(who, &errand, ask.target);
+        errand.verdict = self.judge(who, &errand, ask);
         if let Some(verdict) = &errand.verdict
             && errand.way_of(verdict).is_none()
         {
@@ -263,6 +289,7 @@ impl Gateway for Proxyd {
             errand,
             route: Route::Kept,
             looked_up: None,
+            picked: Picked::default(),
         })
     }
 
@@ -322,6 +349,14 @@ impl Gateway for Proxyd {
 }
 
 impl Session {
+    pub(crate) fn errand(&self) -> &Errand {
+        &self.errand
+    }
+
+    pub(crate) fn picked(&self) -> &Picked {
+        &self.picked
+    }
+
     /// Remembers with the client where it went.
     fn settle(&mut self, who: &Client) -> Option<SocketAddr> {
         match self.route {
@@ -348,7 +383,7 @@ mod tests {
     use crate::sources::Sources;
     use crate::users::Table;
     use proxy_core::{ConnectErrorKind, End, Host, Timeouts};
-    use proxy_relay::Dialer;
+    use proxy_relay::{Associations, Dialer};
     use std::path::Path;
     use std::time::Duration;
     use tokio::net::TcpListener;
@@ -396,6 +431,7 @@ mod tests {
             dialer: Dialer::default(),
             sources: Sources::new(&[]),
             parents: Parents::new(Ways::default(), &Timeouts::default()),
+            associations: Associations::new(),
             own: OwnAddresses::new(own.iter().copied()),
             log,
         };

@@ -7,16 +7,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use proxy_core::{ConnectError, ConnectErrorKind, Connected, Host, Target};
-use proxy_relay::{Dialer, Pool};
+use proxy_relay::{Associations, Dialer, Passage, Pool};
 use tokio::net::TcpStream;
 
 use crate::cause::Cause;
 use crate::config::{Config, User, Via};
+use crate::datagrams::Picked;
 use crate::errand::Errand;
 use crate::log::AccessLog;
 use crate::own::OwnAddresses;
 use crate::parents::Parents;
-use crate::policy::{Policy, Verdict};
+use crate::policy::{Judgement, Policy, Verdict};
 use crate::sources::Sources;
 use crate::upstream::{Lane, PoolKey, Upstream};
 use crate::way::Way;
@@ -29,6 +30,7 @@ pub(crate) struct Outside {
     sources: Sources,
     parents: Parents,
     pool: RefCell<Idle>,
+    associations: Associations,
     own: OwnAddresses,
     /// The sources of users, by name.
     users: HashMap<Box<str>, u16>,
@@ -42,6 +44,7 @@ pub(crate) struct Means {
     pub(crate) dialer: Dialer,
     pub(crate) sources: Sources,
     pub(crate) parents: Parents,
+    pub(crate) associations: Associations,
     pub(crate) own: OwnAddresses,
     pub(crate) log: AccessLog,
 }
@@ -56,6 +59,7 @@ impl Outside {
             sources: means.sources,
             parents: means.parents,
             pool: RefCell::new(Idle::new(idle)),
+            associations: means.associations,
             own: means.own,
             users: config.users.iter().filter_map(of_user).collect(),
             log: means.log,
@@ -74,6 +78,10 @@ impl Outside {
     /// Whether connections may have addresses of their own to go out from.
     pub(crate) fn has_sources(&self) -> bool {
         !self.sources.is_empty()
+    }
+
+    pub(crate) fn associations(&self) -> &Associations {
+        &self.associations
     }
 
     pub(crate) fn log(&self) -> &AccessLog {
@@ -122,6 +130,44 @@ impl Outside {
             Some(parent) => connected.to_parent(parent),
             None => connected,
         })
+    }
+
+    /// The way of datagrams to `target`: to the address that the client hears
+    /// from, or to the first that may be sent to.
+    pub(crate) async fn pass(
+        &self,
+        errand: &Errand,
+        target: Target<'_>,
+        last: Option<SocketAddr>,
+        picked: &Picked,
+    ) -> Result<Passage, ConnectError> {
+        let judge =
+            |ip| self.judge_datagram(errand, target, SocketAddr::new(ip, target.port), picked);
+        if let Some(last) = last
+            && let Ok(passage) = judge(last.ip())
+        {
+            return Ok(passage);
+        }
+        let name = match target.host {
+            Host::Ip(ip) => return judge(ip),
+            Host::Name(name) => name,
+        };
+        if let Judgement::Decided(verdict) =
+            self.policy.judge(&errand.person, errand.act, target, None)
+        {
+            // What is forbidden by name is not asked for by name.
+            errand.datagram_way(&verdict)?;
+        }
+        let mut failure = ConnectError::origin(ConnectErrorKind::NameNotFound);
+        let mut second = None;
+        for ip in self.dialer.lookup(name).await? {
+            match judge(ip) {
+                Ok(passage) if passage.has_route() => return Ok(passage),
+                Ok(passage) => second = second.or(Some(passage)),
+                Err(error) => failure = error,
+            }
+        }
+        second.ok_or(failure)
     }
 
     /// What the rules say of a name, now that its addresses matter. The first
@@ -243,6 +289,29 @@ impl Outside {
         }
         errand.guard(&self.policy, &verdict, address.ip())?;
         self.source(way, address.ip())
+    }
+
+    /// The same for an address that datagrams are to be sent to.
+    fn judge_datagram(
+        &self,
+        errand: &Errand,
+        target: Target<'_>,
+        address: SocketAddr,
+        picked: &Picked,
+    ) -> Result<Passage, ConnectError> {
+        let own = self.associations.on_port(address.port());
+        if !own.is_empty() && OwnAddresses::new(own).lead_from(address) {
+            return Err(ConnectError::origin(ConnectErrorKind::Loop));
+        }
+        let verdict = errand.judge(&self.policy, target, address.ip());
+        let way = errand.datagram_way(&verdict)?;
+        errand.guard(&self.policy, &verdict, address.ip())?;
+        let pick = |source| {
+            let pick = || self.sources.pick(source, way.stick, address.ip());
+            picked.get(source, address.ip(), pick)
+        };
+        let source = way.source.map(pick).transpose()?;
+        Ok(Passage { address, source })
     }
 
     /// The address to connect from; `None` leaves it to the system.

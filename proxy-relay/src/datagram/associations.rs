@@ -87,8 +87,7 @@ impl Associations {
             let count = members.all.values().filter(|member| of(member)).count();
             count < cap || (cap > 0 && members.evict(now, of))
         };
-        if !fits(self.per_client, &|member| member.client == client)
-            || !fits(self.total, &|_| true)
+        if !fits(self.per_client, &|member| member.client == client) || !fits(self.total, &|_| true)
         {
             return None;
         }

@@ -6,7 +6,7 @@ mod lookups;
 mod table;
 mod upstreams;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use bytes::BytesMut;
 use proxy_core::{End, Target};
@@ -37,6 +37,20 @@ pub struct Passage {
     /// The address, of the same family, to send from; `None` leaves it to the
     /// system.
     pub source: Option<IpAddr>,
+}
+
+impl Passage {
+    /// Whether the system has a route from the source to the address. Nothing is
+    /// sent. Between several addresses of a name this stands in for the attempt
+    /// to connect, which datagrams do not make.
+    pub fn has_route(&self) -> bool {
+        let any = match self.address {
+            SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let socket = upstreams::bind_blocking(SocketAddr::new(self.source.unwrap_or(any), 0));
+        socket.is_ok_and(|socket| socket.connect(&self.address.into()).is_ok())
+    }
 }
 
 impl From<SocketAddr> for Passage {

@@ -78,19 +78,32 @@ impl Upstreams {
     }
 }
 
-/// A socket on `address` that does not block.
+/// A socket on `address` for the runtime.
 ///
 /// # Errors
 /// Those of the system.
 pub(super) fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
-    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    let socket = bind_blocking(address)?;
     socket.set_nonblocking(true)?;
+    UdpSocket::from_std(socket.into())
+}
+
+/// A socket on `address`, for one family only.
+///
+/// # Errors
+/// Those of the system.
+pub(super) fn bind_blocking(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::DGRAM,
+        Some(Protocol::UDP),
+    )?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
         free(&socket);
     }
     socket.bind(&address.into())?;
-    UdpSocket::from_std(socket.into())
+    Ok(socket)
 }
 
 /// Sends past the runtime, which would first wait to hear that a new socket is
@@ -99,7 +112,9 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
 /// # Errors
 /// Those of the system; `WouldBlock` if its buffer is full.
 pub(super) fn send(socket: &UdpSocket, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
-    SockRef::from(socket).send_to(datagram, &to.into()).map(drop)
+    SockRef::from(socket)
+        .send_to(datagram, &to.into())
+        .map(drop)
 }
 
 /// Lets an IPv6 source be any of a prefix that is routed here. Best effort.

@@ -10,9 +10,7 @@ use std::net::SocketAddr;
 
 use bytes::{Buf, Bytes};
 use proxy_core::{Ask, Gateway, Operation, Peer, TargetBuf};
-use proxy_relay::{
-    Association, Deadline, Expired, Relay, RelayOptions, Socket, Transport, relay,
-};
+use proxy_relay::{Association, Deadline, Expired, Relay, RelayOptions, Socket, Transport, relay};
 
 use crate::wire::UNSPECIFIED;
 use crate::{Next, PendingReply, ReplyCode, ServerHandshake};
