@@ -217,3 +217,91 @@ fn group(client: IpAddr) -> IpAddr {
 
 /// An association that has been idle for so long may have to make room.
 const QUIET: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proxy_core::StopState;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    const ONE: &str = "192.0.2.1";
+    const TWO: &str = "192.0.2.2";
+
+    #[tokio::test(start_paused = true)]
+    async fn p68_the_one_idle_for_longest_makes_room() {
+        let mut all = Associations::new();
+        all.per_client(2).total(3);
+        let stops: Vec<Stop> = (0..6).map(|_| Stop::new()).collect();
+        let join = |client, at: usize| all.join(ip(client), stops[at].clone());
+        let ended = || -> Vec<bool> { stops.iter().map(|stop| !stop.is_running()).collect() };
+
+        let first = join(ONE, 0).expect("room");
+        let _second = join(ONE, 1).expect("room");
+        assert!(join(ONE, 2).is_none(), "all of the client's are busy");
+        let other = join(TWO, 3).expect("room");
+        tokio::time::advance(QUIET).await;
+        first.touch();
+        let _third = join(ONE, 2).expect("the second was idle");
+        assert_eq!(ended(), [false, true, false, false, false, false]);
+        assert_eq!(stops[1].state(), StopState::Stopped(End::Limit));
+        // Also beyond one client, where the other's has been idle for longest.
+        let _fourth = join("192.0.2.3", 4).expect("room");
+        assert_eq!(ended(), [false, true, false, true, false, false]);
+        assert!(join("192.0.2.4", 5).is_none(), "all are busy");
+        // What has made room already gives none when it ends.
+        drop(other);
+        assert_eq!(all.len(), 3);
+        drop(first);
+        assert_eq!(all.len(), 2);
+        assert!(join("192.0.2.4", 5).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_host_has_its_whole_network() {
+        let mut all = Associations::new();
+        all.per_client(1);
+        let join = |client| all.join(ip(client), Stop::new());
+        let _first = join("2001:db8::1").expect("room");
+        assert!(join("2001:db8::2").is_none());
+        assert!(join("2001:db8:0:1::1").is_some());
+        let _second = join("::ffff:192.0.2.1").expect("room");
+        assert!(join("192.0.2.1").is_none(), "the same host");
+        assert!(join("192.0.2.2").is_some());
+    }
+
+    #[tokio::test]
+    async fn no_room_at_all() {
+        let mut all = Associations::new();
+        all.total(0);
+        assert!(all.join(ip(ONE), Stop::new()).is_none());
+    }
+
+    #[tokio::test]
+    async fn own_sockets_are_known_while_they_live() {
+        let all = Associations::new();
+        let address = |text: &str| text.parse::<SocketAddr>().expect("an address");
+        let mut place = all.join(ip(ONE), Stop::new()).expect("room");
+        let mut other = all.clone().join(ip(TWO), Stop::new()).expect("room");
+        place.owns(address("127.0.0.1:7"));
+        place.owns(address("0.0.0.0:8"));
+        other.owns(address("127.0.0.2:7"));
+        assert_eq!(all.on_port(7).len(), 2);
+        for (from, own) in [
+            ("127.0.0.1:7", true),
+            ("127.0.0.2:7", true),
+            ("127.0.0.3:7", false),
+            ("127.0.0.3:8", true),
+            ("127.0.0.1:9", false),
+        ] {
+            assert_eq!(other.is_from_one(address(from)), own, "{from}");
+        }
+        drop(place);
+        assert_eq!(all.on_port(7), [address("127.0.0.2:7")]);
+        assert!(all.on_port(8).is_empty());
+        drop(other);
+        assert!(all.is_empty() && all.lock().sockets.is_empty());
+    }
+}

@@ -86,3 +86,43 @@ const MOST_WAITING: usize = 4;
 
 /// Bytes that wait in one association.
 const MOST_BYTES: usize = 16 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::{Ready, ready};
+    use std::task::Waker;
+
+    fn target(text: &str) -> Target<'_> {
+        Target::parse(text, None).expect(text)
+    }
+
+    #[test]
+    fn what_waits_is_bounded() {
+        let mut lookups: Lookups<Ready<u8>> = Lookups::default();
+        assert!(!lookups.keep(target("a:1"), b"nobody asked"));
+        for number in 0..MOST {
+            assert!(lookups.has_room());
+            let name = format!("n{number}:1");
+            lookups.add(target(&name).into(), Box::pin(ready(7)));
+        }
+        assert!(!lookups.has_room());
+        // The first may be of any size; then bytes and datagrams are counted.
+        assert!(lookups.keep(target("n0:1"), &[0; 60_000]));
+        assert!(!lookups.keep(target("n1:1"), b"x"));
+        let mut cx = Context::from_waker(Waker::noop());
+        let Poll::Ready((first, 7, waiting)) = lookups.poll(&mut cx) else {
+            panic!("it is ready");
+        };
+        assert_eq!(first.as_target(), target("n0:1"));
+        assert_eq!(waiting.len(), 1);
+        for _ in 0..MOST_WAITING {
+            assert!(lookups.keep(target("n1:1"), b"x"));
+        }
+        assert!(!lookups.keep(target("n1:1"), b"x"));
+        assert!(!lookups.keep(target("n2:1"), &[0; MOST_BYTES]));
+        assert!(lookups.keep(target("n2:1"), &[0; MOST_BYTES - MOST_WAITING]));
+        while lookups.poll(&mut cx).is_ready() {}
+        assert_eq!((lookups.asked.len(), lookups.bytes), (0, 0));
+    }
+}

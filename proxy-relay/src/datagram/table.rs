@@ -189,3 +189,165 @@ const KEEP: Duration = Duration::from_secs(30);
 
 /// How long it holds that a name could not be looked up.
 const KEEP_FAILED: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn address(port: u16) -> SocketAddr {
+        SocketAddr::from(([192, 0, 2, 1], port))
+    }
+
+    fn target(text: &str) -> Target<'_> {
+        Target::parse(text, None).expect(text)
+    }
+
+    async fn later(time: Duration) -> Tick {
+        tokio::time::advance(time).await;
+        Tick::now()
+    }
+
+    fn settle(table: &mut Table, text: &str, answer: Result<Passage, ConnectErrorKind>, now: Tick) {
+        let answer = answer.map_err(ConnectError::origin);
+        table.settle(&target(text).into(), answer, now);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn p70_a_verdict_is_asked_for_once_and_again_in_time() {
+        let mut table = Table::new(8);
+        let now = Tick::now();
+        let (a, passage) = (target("a.test:7"), Passage::from(address(7)));
+        assert_eq!(table.find(a, now), Found::Ask(None));
+        assert_eq!(table.find(a, now), Found::Asked);
+        // Port and name both count.
+        assert_eq!(table.find(target("a.test:8"), now), Found::Ask(None));
+        settle(&mut table, "a.test:7", Ok(passage), now);
+        assert_eq!(table.find(a, now), Found::Send(passage));
+        assert_eq!(table.find(target("a.test:8"), now), Found::Asked);
+
+        let now = later(KEEP - Duration::from_secs(1)).await;
+        assert_eq!(table.find(a, now), Found::Send(passage));
+        let now = later(Duration::from_secs(1)).await;
+        assert_eq!(table.find(a, now), Found::Ask(None), "nobody answered");
+        settle(
+            &mut table,
+            "a.test:7",
+            Err(ConnectErrorKind::Forbidden),
+            now,
+        );
+        assert_eq!(table.find(a, now), Found::Refused);
+        let now = later(KEEP).await;
+        assert_eq!(table.find(a, now), Found::Ask(None));
+        settle(
+            &mut table,
+            "a.test:7",
+            Err(ConnectErrorKind::NameUnavailable),
+            now,
+        );
+        assert_eq!(table.find(a, now), Found::Refused);
+        let now = later(KEEP_FAILED).await;
+        assert_eq!(table.find(a, now), Found::Ask(None), "soon tried again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_conversation_keeps_its_address() {
+        let mut table = Table::new(8);
+        let now = Tick::now();
+        let (a, passage) = (target("a.test:7"), Passage::from(address(7)));
+        assert_eq!(table.find(a, now), Found::Ask(None));
+        settle(&mut table, "a.test:7", Ok(passage), now);
+        table.sent(address(7), 0);
+        let now = later(KEEP / 2).await;
+        assert!(table.expects(address(7), 0, now));
+        let now = later(KEEP / 2).await;
+        assert_eq!(table.find(a, now), Found::Ask(Some(address(7))));
+        settle(&mut table, "a.test:7", Ok(passage), now);
+        let now = later(KEEP).await;
+        assert_eq!(table.find(a, now), Found::Ask(None), "silent since");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn p67_only_who_was_sent_to_may_answer() {
+        let mut table = Table::new(8);
+        let now = Tick::now();
+        assert!(!table.expects(address(7), 0, now));
+        table.sent(address(7), 1);
+        assert!(table.expects(address(7), 1, now));
+        assert!(!table.expects(address(8), 1, now), "another port");
+        assert!(!table.expects(address(7), 0, now), "another socket");
+        table.sent(address(7), 0);
+        assert!(table.expects(address(7), 0, now));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn p68_the_one_unused_for_longest_makes_room() {
+        let mut table = Table::new(2);
+        let now = Tick::now();
+        let texts = ["a.test:1", "b.test:1", "c.test:1"];
+        for text in &texts[..2] {
+            assert_eq!(table.find(target(text), now), Found::Ask(None));
+        }
+        assert_eq!(table.find(target(texts[0]), now), Found::Asked);
+        assert_eq!(table.find(target(texts[2]), now), Found::Ask(None));
+        assert_eq!(table.find(target(texts[0]), now), Found::Asked);
+        assert_eq!(table.find(target(texts[1]), now), Found::Ask(None), "gone");
+        // An answer that nobody waits for any more changes nothing.
+        settle(&mut table, texts[2], Ok(address(1).into()), now);
+        assert_eq!(table.find(target(texts[1]), now), Found::Asked);
+
+        for port in [1, 2] {
+            table.sent(address(port), 0);
+        }
+        assert!(table.expects(address(1), 0, now), "an answer is a use");
+        table.sent(address(3), 0);
+        assert!(table.expects(address(1), 0, now));
+        assert!(!table.expects(address(2), 0, now));
+        assert!(table.expects(address(3), 0, now));
+    }
+
+    proptest! {
+        /// Against a plain list: bounded, and nobody answers who was not sent to.
+        #[test]
+        fn agrees_with_a_list(steps in prop::collection::vec((0u16..12, 0u8..3), 0..200)) {
+            const CAP: usize = 5;
+            let mut table = Table::new(CAP);
+            let now = Tick::now();
+            // In the order of use, the last at the end.
+            let mut peers: Vec<u16> = Vec::new();
+            let mut targets: Vec<u16> = Vec::new();
+            for (port, step) in steps {
+                match step {
+                    0 => {
+                        table.sent(address(port), 0);
+                        peers.retain(|own| *own != port);
+                        peers.push(port);
+                        if peers.len() > CAP {
+                            peers.remove(0);
+                        }
+                    }
+                    1 => {
+                        let known = peers.contains(&port);
+                        prop_assert_eq!(table.expects(address(port), 0, now), known);
+                        if known {
+                            peers.retain(|own| *own != port);
+                            peers.push(port);
+                        }
+                    }
+                    _ => {
+                        let known = targets.contains(&port);
+                        let found = table.find(address(port).into(), now);
+                        let expected = if known { Found::Asked } else { Found::Ask(None) };
+                        prop_assert_eq!(found, expected);
+                        targets.retain(|own| *own != port);
+                        targets.push(port);
+                        if targets.len() > CAP {
+                            targets.remove(0);
+                        }
+                    }
+                }
+                prop_assert!(table.peers.len() <= CAP && table.targets.len() <= CAP);
+            }
+        }
+    }
+}
