@@ -6,6 +6,7 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, Config, Draft, Format, LEVELS, Origin, Problem, Sourced};
+use crate::explain::Explain;
 use crate::users::Passwd;
 
 /// A forward proxy: HTTP, CONNECT, SOCKS4/4a/5, TLS and port relays.
@@ -19,10 +20,13 @@ pub(crate) struct Cli {
 }
 
 /// What to do instead of serving.
-#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Command {
     /// Check options and configuration file, start nothing.
     Check,
+    /// Tell what would become of a request: which rule decides, which way it
+    /// would go, and why. Status 0 if it is allowed, 1 if not.
+    Explain(Box<Explain>),
     /// Make a line of a users file out of a password.
     Passwd(Passwd),
 }
@@ -114,6 +118,12 @@ impl Cli {
             }
         }
         self.options.apply(&mut draft, &mut problems);
+        // The user of a question has no password, and need not be known.
+        if !matches!(self.command, Some(Command::Explain(_))) {
+            for pair in &self.options.user {
+                draft.user(pair, &mut problems);
+            }
+        }
         match problems.is_empty() {
             true => draft.finish(),
             false => Err(problems),
@@ -125,9 +135,6 @@ impl Options {
     fn apply(&self, draft: &mut Draft, problems: &mut Vec<Problem>) {
         for url in &self.listen {
             draft.listen(url, problems);
-        }
-        for pair in &self.user {
-            draft.user(pair, problems);
         }
         for url in &self.via {
             draft.parents.via(url, problems);
@@ -193,8 +200,10 @@ Examples:
   proxyd --listen http://0.0.0.0:3128 --user alice:secret
   proxyd --listen 'https://127.0.0.1:8443?cert=proxy.pem&key=proxy.key'
   proxyd --listen tcp://127.0.0.1:5432/db.example:5432
+  proxyd passwd alice users.htpasswd
   proxyd check --config proxyd.toml
+  proxyd explain --config proxyd.toml --from 192.0.2.7 --to example.com:443
 
-Exit status: 0 after an orderly end, 1 if something could not be started,
-2 for a mistake in options, configuration or the files they name, 129, 130 or
-143 after a second signal.";
+Exit status: 0 after an orderly end, 1 if something could not be started (explain:
+if the request is not allowed), 2 for a mistake in options, configuration or the
+files they name, 129, 130 or 143 after a second signal.";

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
-use proxy_core::{ConnectError, Target};
+use proxy_core::{ConnectError, ConnectErrorKind, Target};
 use proxy_relay::{AssociationReport, Associations, Passage};
 use proxy_socks::Datagrams;
 
@@ -23,8 +23,10 @@ impl Datagrams for Proxyd {
         last: Option<SocketAddr>,
     ) -> Result<Passage, ConnectError> {
         let outside = self.outside();
-        let errand = session.errand();
-        let passage = outside.pass(errand, target, last, session.picked()).await;
+        let Some(errand) = session.errand() else {
+            return Err(ConnectError::origin(ConnectErrorKind::Other));
+        };
+        let passage = outside.pass(errand, target, last).await;
         // Of this target; nothing is kept from the association itself.
         let cause = errand.cause.take();
         if let Err(error) = passage
@@ -44,11 +46,13 @@ impl Datagrams for Proxyd {
     }
 
     fn dissociated(&self, session: &Session, report: &AssociationReport) {
-        if report.drops.total() > 0 {
-            let drops = report.drops;
+        let drops = report.drops;
+        if drops.total() > 0
+            && let Some(errand) = session.errand()
+        {
             tracing::debug!(
                 listener = self.service(),
-                client = %session.errand().person.client(),
+                client = %errand.person.client(),
                 sent = report.sent,
                 received = report.received,
                 refused = drops.refused,
@@ -96,7 +100,7 @@ mod tests {
     fn an_association_keeps_to_its_addresses() {
         let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
         let picked = Picked::default();
-        let none = ConnectError::origin(proxy_core::ConnectErrorKind::NetworkUnreachable);
+        let none = ConnectError::origin(ConnectErrorKind::NetworkUnreachable);
         let (v4, v6) = (ip("198.51.100.1"), ip("2001:db8::1"));
         assert_eq!(picked.get(0, v4, || Err(none)), Err(none));
         for (source, to, first, expected) in [

@@ -1,13 +1,14 @@
 //! What policy must know of a request while its target is being reached.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 
-use proxy_core::{ConnectError, ConnectErrorKind, Host, Target};
+use proxy_core::{ConnectError, ConnectErrorKind, FreeList, Host, Target};
 
 use crate::cause::Cause;
-use crate::config::{Action, Via};
-use crate::policy::{Act, Judgement, Person, Policy, Verdict};
+use crate::config::Via;
+use crate::datagrams::Picked;
+use crate::policy::{Act, Judgement, Person, Policy, Usual, Verdict};
 use crate::way::Way;
 
 /// Who wants to do what, and what was decided about it.
@@ -18,13 +19,62 @@ pub(crate) struct Errand {
     /// `None` until the target's address is known.
     pub(crate) verdict: Option<Verdict>,
     /// The way, where rules leave it open.
-    pub(crate) usual: Way,
+    pub(crate) usual: Usual,
+    /// Whose address a sticky source chooses.
+    pub(crate) stick: u64,
     /// Not a tunnel.
     pub(crate) is_request: bool,
+    /// The proxies that a tunnel came through.
+    pub(crate) via: Option<Box<[u8]>>,
     /// An idle connection will do.
     pub(crate) reuse: bool,
+    /// Where its datagrams go out from.
+    pub(crate) picked: Picked,
     /// What stood in the way last.
     pub(crate) cause: Cell<Option<Cause>>,
+}
+
+/// An [`Errand`] in memory that is used again: each request has one, and a
+/// tunnel shall not keep it for as long as it lives.
+#[derive(Debug)]
+pub(crate) struct Boxed(Option<Box<Errand>>);
+
+impl Boxed {
+    pub(crate) fn new(errand: Errand) -> Self {
+        Self(Some(match SPARE.with_borrow_mut(FreeList::take) {
+            None => Box::new(errand),
+            Some(mut room) => {
+                *room = errand;
+                room
+            }
+        }))
+    }
+
+    /// `None` once it was given back.
+    pub(crate) fn get(&self) -> Option<&Errand> {
+        self.0.as_deref()
+    }
+
+    pub(crate) fn get_mut(&mut self) -> Option<&mut Errand> {
+        self.0.as_deref_mut()
+    }
+
+    /// Gives the memory back.
+    pub(crate) fn give_back(&mut self) {
+        if let Some(errand) = self.0.take() {
+            SPARE.with_borrow_mut(|spare| spare.give(errand));
+        }
+    }
+}
+
+impl Drop for Boxed {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+thread_local! {
+    static SPARE: RefCell<FreeList<Box<Errand>>> = const { RefCell::new(FreeList::new(256)) };
 }
 
 impl Errand {
@@ -35,26 +85,8 @@ impl Errand {
 
     /// The way that a verdict orders; `None` if it forbids all.
     pub(crate) fn way_of(&self, verdict: &Verdict) -> Option<Way> {
-        match verdict.action {
-            Action::Deny => None,
-            Action::Allow { via, source } => Some(Way {
-                via: via.unwrap_or(self.usual.via),
-                source: source.or(self.usual.source),
-                stick: self.usual.stick,
-            }),
-        }
-    }
-
-    /// The way that a verdict orders for datagrams.
-    ///
-    /// # Errors
-    /// That it forbids all, or sends them through a parent, which carries none.
-    pub(crate) fn datagram_way(&self, verdict: &Verdict) -> Result<Way, ConnectError> {
-        match self.way_of(verdict) {
-            None => Err(self.refused(Cause::rule(verdict))),
-            Some(way) if way.via == Via::Direct => Ok(way),
-            Some(_) => Err(ConnectError::parent(ConnectErrorKind::NetworkUnreachable)),
-        }
+        let usual = self.usual.after(verdict)?;
+        Some(Way::new(usual, self.stick))
     }
 
     /// What the rules say if the target has this address.
@@ -71,21 +103,42 @@ impl Errand {
         policy.judge_unresolved(&self.person, self.act, target)
     }
 
-    /// Keeps clients from special addresses.
+    /// The way to an address, if rules and guard let the client go there.
     ///
     /// # Errors
     /// That it is forbidden.
-    pub(crate) fn guard(
+    pub(crate) fn permit(
         &self,
         policy: &Policy,
         verdict: &Verdict,
         address: IpAddr,
-    ) -> Result<(), ConnectError> {
-        let guarded = policy.guard(&self.person, verdict, address);
-        guarded.map_err(|special| self.refused(Cause::Guard(special)))
+    ) -> Result<Way, ConnectError> {
+        let Some(way) = self.way_of(verdict) else {
+            return Err(self.refused(Cause::rule(verdict)));
+        };
+        match policy.guard(&self.person, verdict, address) {
+            Ok(()) => Ok(way),
+            Err(special) => Err(self.refused(Cause::Guard(special))),
+        }
     }
 
-    /// The same for a target that a parent will look up: of a name only little
+    /// The same for datagrams.
+    ///
+    /// # Errors
+    /// That it is forbidden, or leads through a parent, which carries none.
+    pub(crate) fn permit_datagrams(
+        &self,
+        policy: &Policy,
+        verdict: &Verdict,
+        address: IpAddr,
+    ) -> Result<Way, ConnectError> {
+        match self.permit(policy, verdict, address)? {
+            way if way.via == Via::Direct => Ok(way),
+            _ => Err(ConnectError::parent(ConnectErrorKind::NetworkUnreachable)),
+        }
+    }
+
+    /// What the guard says of a target that a parent will look up: of a name only little
     /// is known.
     ///
     /// # Errors
@@ -105,13 +158,13 @@ impl Errand {
         guarded.map_err(|special| self.refused(Cause::Guard(special)))
     }
 
-    /// Remembers why it came to nothing, unless that is known already.
-    pub(crate) fn failed(&self, error: ConnectError) {
+    /// Why it came to nothing.
+    pub(crate) fn failed(&self, error: ConnectError) -> Cause {
         let known = match error.kind {
             ConnectErrorKind::Forbidden => self.cause.get(),
             _ => None,
         };
-        self.cause.set(known.or(Some(Cause::Connect(error))));
+        known.unwrap_or(Cause::Connect(error))
     }
 
     /// Remembers why, for the log.

@@ -6,17 +6,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use proxy_core::{
-    Ask, ConnectError, Connected, Credentials, Denial, End, Gateway, Network, Operation, Peer,
-    Report, Shaping, Target, TargetBuf,
+    Ask, ConnectError, ConnectErrorKind, Connected, Credentials, Denial, End, Gateway, Operation,
+    Peer, Report, Shaping, Target, TargetBuf,
 };
 
 use crate::cause::Cause;
-use crate::config::{Config, Listener, Protocol, Via};
 use crate::datagrams::Picked;
-use crate::errand::Errand;
+use crate::errand::{Boxed, Errand};
 use crate::log::Entry;
 use crate::outside::Outside;
-use crate::policy::{Judgement, Person, Trust, Verdict};
+use crate::policy::{Judgement, Person, Usual, Verdict};
 use crate::sources::stick;
 use crate::throttle::Throttle;
 use crate::upstream::Upstream;
@@ -31,11 +30,6 @@ pub(crate) struct Proxyd {
     listener: usize,
     /// Who must be named; `None` asks nobody.
     users: Option<Arc<Door>>,
-    /// Where clients may come from; `None` means anywhere.
-    clients: Option<Vec<Network>>,
-    trust: Trust,
-    via: Via,
-    source: Option<u16>,
     /// Everybody is told that the proxy is at its limit.
     busy: bool,
     refused_datagrams: Throttle,
@@ -46,25 +40,24 @@ impl Proxyd {
     /// The policy of the listener at this place of the configuration, which the
     /// log calls `service`.
     pub(crate) fn new(
-        config: &Config,
         listener: usize,
         service: String,
         users: Option<Arc<Door>>,
         outside: Rc<Outside>,
     ) -> Self {
-        let own = &config.listeners[listener];
         Self {
             service,
             listener,
             users,
-            clients: own.clients.clone(),
-            trust: trust(own),
-            via: own.via.unwrap_or(config.via),
-            source: own.source,
             busy: false,
             refused_datagrams: Throttle::default(),
             outside,
         }
+    }
+
+    /// What requests are to show parents, so that those that come back are known.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.outside.name()
     }
 
     /// The same listener once too many are connected.
@@ -72,7 +65,6 @@ impl Proxyd {
         Self {
             service: self.service.clone(),
             users: self.users.clone(),
-            clients: self.clients.clone(),
             busy: true,
             refused_datagrams: Throttle::default(),
             outside: Rc::clone(&self.outside),
@@ -113,9 +105,7 @@ impl Proxyd {
 
     /// Whether clients may come from there.
     fn takes(&self, client: IpAddr) -> bool {
-        let holds = |network: &Network| network.contains(client);
-        let mut clients = self.clients.iter().flatten();
-        self.clients.is_none() || clients.any(holds)
+        self.outside.policy().takes(self.listener, client)
     }
 
     /// Whether a user is still one.
@@ -126,17 +116,12 @@ impl Proxyd {
         }
     }
 
-    /// The way of what rules leave open: that of the user, else the listener's.
-    fn usual(&self, client: IpAddr, login: Option<&Login>) -> Way {
-        let own = login.and_then(|login| self.outside.source_of(login.name()));
-        Way {
-            via: self.via,
-            source: own.or(self.source),
-            stick: match login {
-                _ if !self.outside.has_sources() => 0,
-                Some(login) => stick(login.name().as_bytes()),
-                None => stick(client.to_canonical().to_string().as_bytes()),
-            },
+    /// Whose address a sticky source chooses.
+    fn stick(&self, client: IpAddr, user: Option<&str>) -> u64 {
+        match user {
+            _ if !self.outside.has_sources() => 0,
+            Some(user) => stick(user.as_bytes()),
+            None => stick(client.to_canonical().to_string().as_bytes()),
         }
     }
 
@@ -170,7 +155,7 @@ impl Proxyd {
         report: &Report<'_>,
     ) -> Option<Cause> {
         match (who, session) {
-            (_, Some(session)) => session.errand.cause.get(),
+            (_, Some(session)) => session.cause,
             (Some(who), None) => who.denied.take(),
             (None, None) if report.end == End::Forbidden => {
                 Some(match self.takes(report.peer.remote.ip()) {
@@ -183,22 +168,13 @@ impl Proxyd {
     }
 }
 
-/// Whom the egress guard trusts at a listener.
-fn trust(listener: &Listener) -> Trust {
-    match (listener.protocol, listener.trust_loopback) {
-        // Its one target is the operator's choice.
-        (Protocol::Tcp, _) => Trust::Everybody,
-        (_, true) => Trust::Loopback,
-        (_, false) => Trust::Nobody,
-    }
-}
-
 /// A client connection's user, and where its requests go.
 #[derive(Debug)]
 pub(crate) struct Client {
     login: Option<Login>,
     person: Person,
-    usual: Way,
+    usual: Usual,
+    stick: u64,
     /// Where its last request went.
     upstream: Cell<Option<SocketAddr>>,
     /// And what its target was, if rules ask for the addresses of names.
@@ -222,12 +198,14 @@ impl Client {
 /// One exchange or tunnel.
 #[derive(Debug)]
 pub(crate) struct Session {
-    errand: Errand,
+    /// A tunnel that is open has none any more.
+    errand: Boxed,
+    way: u64,
     route: Route,
+    /// What stood in the way.
+    cause: Option<Cause>,
     /// Rules asked for the address of the target.
     looked_up: Option<Box<TargetBuf>>,
-    /// Where its datagrams go out from.
-    picked: Picked,
 }
 
 /// Where the bytes of a session went.
@@ -253,11 +231,9 @@ impl Gateway for Proxyd {
         let login = self.identify(from, who).await?;
         let user = login.as_ref().map(Login::name);
         Ok(Client {
-            person: self
-                .outside
-                .policy()
-                .person(from, user, self.listener, self.trust),
-            usual: self.usual(from, login.as_ref()),
+            person: self.outside.policy().person(from, user, self.listener),
+            usual: self.outside.policy().usual(self.listener, user),
+            stick: self.stick(from, user),
             login,
             upstream: Cell::new(None),
             target: RefCell::default(),
@@ -274,8 +250,11 @@ impl Gateway for Proxyd {
             act: self.outside.policy().act(&ask.operation),
             verdict: None,
             usual: who.usual,
+            stick: who.stick,
             is_request: matches!(ask.operation, Operation::Request { .. }),
             reuse: matches!(ask.operation, Operation::Request { .. }),
+            via: ask.via.map(Box::from),
+            picked: Picked::default(),
             cause: Cell::new(None),
         };
         errand.verdict = self.judge(who, &errand, ask);
@@ -286,10 +265,11 @@ impl Gateway for Proxyd {
             return Err(Denial::Forbid);
         }
         Ok(Session {
-            errand,
+            way: errand.way().map_or(0, Way::number),
+            errand: Boxed::new(errand),
             route: Route::Kept,
+            cause: None,
             looked_up: None,
-            picked: Picked::default(),
         })
     }
 
@@ -299,20 +279,26 @@ impl Gateway for Proxyd {
         target: Target<'_>,
     ) -> Result<Connected<Upstream>, ConnectError> {
         session.route = Route::Nowhere;
-        if session.errand.verdict.is_none() {
+        let Some(errand) = session.errand.get_mut() else {
+            // Only a tunnel has none left, and it connects once.
+            return Err(ConnectError::origin(ConnectErrorKind::Other));
+        };
+        if errand.verdict.is_none() {
             session.looked_up = Some(Box::new(target.into()));
         }
-        let reached = self.outside.reach(&mut session.errand, target).await;
+        let reached = self.outside.reach(errand, target).await;
         // Only once: after a failure a new one is sure to be alive.
-        session.errand.reuse = false;
-        match &reached {
-            Ok(connected) => {
-                session.errand.cause.set(None);
-                if let Ok(address) = connected.upstream.peer_addr() {
-                    session.route = Route::To(address);
-                }
+        errand.reuse = false;
+        session.way = errand.way().map_or(0, Way::number);
+        session.cause = reached.as_ref().err().map(|error| errand.failed(*error));
+        if let Ok(connected) = &reached {
+            let wanted = self.outside.log().is_on() || session.looked_up.is_some();
+            if wanted && let Ok(address) = connected.upstream.peer_addr() {
+                session.route = Route::To(address);
             }
-            Err(error) => session.errand.failed(*error),
+            if !errand.is_request {
+                session.errand.give_back();
+            }
         }
         reached
     }
@@ -323,7 +309,7 @@ impl Gateway for Proxyd {
 
     fn shaping(&self, session: &Session) -> Shaping {
         let mut shaping = Shaping::default();
-        shaping.way = session.errand.way().map_or(0, Way::number);
+        shaping.way = session.way;
         shaping
     }
 
@@ -349,12 +335,9 @@ impl Gateway for Proxyd {
 }
 
 impl Session {
-    pub(crate) fn errand(&self) -> &Errand {
-        &self.errand
-    }
-
-    pub(crate) fn picked(&self) -> &Picked {
-        &self.picked
+    /// `None` for a tunnel that is open.
+    pub(crate) fn errand(&self) -> Option<&Errand> {
+        self.errand.get()
     }
 
     /// Remembers with the client where it went.
@@ -382,7 +365,7 @@ mod tests {
     use crate::policy::Policy;
     use crate::sources::Sources;
     use crate::users::Table;
-    use proxy_core::{ConnectErrorKind, End, Host, Timeouts};
+    use proxy_core::{End, Host, Timeouts};
     use proxy_relay::{Associations, Dialer};
     use std::path::Path;
     use std::time::Duration;
@@ -415,6 +398,7 @@ mod tests {
                 peer: &self.peer,
                 operation,
                 target: self.address.into(),
+                via: None,
             }
         }
     }
@@ -435,8 +419,8 @@ mod tests {
             own: OwnAddresses::new(own.iter().copied()),
             log,
         };
-        let outside = Rc::new(Outside::new(means, &config, 8));
-        Proxyd::new(&config, 0, "test".to_owned(), None, outside)
+        let outside = Rc::new(Outside::new(means, 8));
+        Proxyd::new(0, "test".to_owned(), None, outside)
     }
 
     async fn client(gateway: &Proxyd, peer: &Peer) -> Client {
@@ -455,13 +439,15 @@ mod tests {
             let stream = TcpStream::connect(world.address).await.expect("connected");
             gateway.recycle(world.address.into(), Upstream::new(stream));
         }
-        for (operation, reuse) in [(Operation::Tunnel, false), (REQUEST, true)] {
-            let ask = world.ask(operation);
-            let mut session = gateway.authorize(&client, &ask).await.expect("allowed");
-            let first = gateway.connect(&mut session, ask.target).await;
-            assert_eq!(first.expect("connected").reused, reuse);
-            let second = gateway.connect(&mut session, ask.target).await;
-            assert!(!second.expect("connected").reused);
+        let ask = world.ask(Operation::Tunnel);
+        let mut session = gateway.authorize(&client, &ask).await.expect("allowed");
+        let tunnel = gateway.connect(&mut session, ask.target).await;
+        assert!(!tunnel.expect("connected").reused);
+        let ask = world.ask(REQUEST);
+        let mut session = gateway.authorize(&client, &ask).await.expect("allowed");
+        for reused in [true, false] {
+            let connected = gateway.connect(&mut session, ask.target).await;
+            assert_eq!(connected.expect("connected").reused, reused);
         }
     }
 

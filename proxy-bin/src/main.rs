@@ -10,6 +10,7 @@ mod cli;
 mod config;
 mod datagrams;
 mod errand;
+mod explain;
 mod gate;
 mod gateway;
 mod listen;
@@ -41,6 +42,8 @@ use tracing::level_filters::LevelFilter;
 
 use certificates::Unloaded;
 use cli::{Cli, Command};
+use config::Config;
+use explain::Explain;
 use users::Unread;
 
 fn main() -> ExitCode {
@@ -57,6 +60,9 @@ fn main() -> ExitCode {
         Err(problems) => return fail(MISTAKE, "", &problems),
     };
     start_diagnostics(config.level);
+    if let Some(Command::Explain(request)) = &cli.command {
+        return explain(request, &config);
+    }
     let loaded =
         certificates::load(&config).and_then(|acceptors| Ok((acceptors, parents::load(&config)?)));
     let (acceptors, ways) = match loaded {
@@ -73,7 +79,7 @@ fn main() -> ExitCode {
         Some(Command::Check) => {
             run::warn_of_open_listeners(&config);
             // Nobody may be listening.
-            let _ = writeln!(io::stdout(), "OK: {}", config.summary());
+            let _ = writeln!(io::stdout(), "OK: {}", config.summary(users.len()));
             Ok(())
         }
         _ => run::run(config, acceptors, ways, users),
@@ -81,6 +87,14 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failures) => fail(FAILURE, "proxyd: ", &failures),
+    }
+}
+
+fn explain(request: &Explain, config: &Config) -> ExitCode {
+    match request.run(config) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(DENIED),
+        Err(problems) => fail(MISTAKE, "", &problems),
     }
 }
 
@@ -100,6 +114,8 @@ fn start_diagnostics(level: LevelFilter) {
         .init();
 }
 
+/// What was asked about is not allowed.
+const DENIED: u8 = 1;
 /// Something could not be started.
 pub(crate) const FAILURE: u8 = 1;
 /// The configuration is wrong.

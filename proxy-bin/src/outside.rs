@@ -2,7 +2,6 @@
 //! idle connections, the access log.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -11,12 +10,11 @@ use proxy_relay::{Associations, Dialer, Passage, Pool};
 use tokio::net::TcpStream;
 
 use crate::cause::Cause;
-use crate::config::{Config, User, Via};
-use crate::datagrams::Picked;
+use crate::config::Via;
 use crate::errand::Errand;
 use crate::log::AccessLog;
 use crate::own::OwnAddresses;
-use crate::parents::Parents;
+use crate::parents::{Parents, Wanted};
 use crate::policy::{Judgement, Policy, Verdict};
 use crate::sources::Sources;
 use crate::upstream::{Lane, PoolKey, Upstream};
@@ -32,8 +30,6 @@ pub(crate) struct Outside {
     pool: RefCell<Idle>,
     associations: Associations,
     own: OwnAddresses,
-    /// The sources of users, by name.
-    users: HashMap<Box<str>, u16>,
     log: AccessLog,
 }
 
@@ -51,8 +47,7 @@ pub(crate) struct Means {
 
 impl Outside {
     /// Keeps at most `idle` unused connections.
-    pub(crate) fn new(means: Means, config: &Config, idle: usize) -> Self {
-        let of_user = |user: &User| Some((user.name.as_str().into(), user.source?));
+    pub(crate) fn new(means: Means, idle: usize) -> Self {
         Self {
             policy: means.policy,
             dialer: means.dialer,
@@ -61,18 +56,12 @@ impl Outside {
             pool: RefCell::new(Idle::new(idle)),
             associations: means.associations,
             own: means.own,
-            users: config.users.iter().filter_map(of_user).collect(),
             log: means.log,
         }
     }
 
     pub(crate) fn policy(&self) -> &Policy {
         &self.policy
-    }
-
-    /// The source that a user has of his own.
-    pub(crate) fn source_of(&self, user: &str) -> Option<u16> {
-        self.users.get(user).copied()
     }
 
     /// Whether connections may have addresses of their own to go out from.
@@ -82,6 +71,11 @@ impl Outside {
 
     pub(crate) fn associations(&self) -> &Associations {
         &self.associations
+    }
+
+    /// What requests are to show parents, so that those that come back are known.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.parents.name()
     }
 
     pub(crate) fn log(&self) -> &AccessLog {
@@ -139,10 +133,8 @@ impl Outside {
         errand: &Errand,
         target: Target<'_>,
         last: Option<SocketAddr>,
-        picked: &Picked,
     ) -> Result<Passage, ConnectError> {
-        let judge =
-            |ip| self.judge_datagram(errand, target, SocketAddr::new(ip, target.port), picked);
+        let judge = |ip| self.judge_datagram(errand, target, SocketAddr::new(ip, target.port));
         if let Some(last) = last
             && let Ok(passage) = judge(last.ip())
         {
@@ -152,11 +144,12 @@ impl Outside {
             Host::Ip(ip) => return judge(ip),
             Host::Name(name) => name,
         };
-        if let Judgement::Decided(verdict) =
-            self.policy.judge(&errand.person, errand.act, target, None)
+        let policy = &self.policy;
+        if let Judgement::Decided(verdict) = policy.judge(&errand.person, errand.act, target, None)
+            && errand.way_of(&verdict).is_none()
         {
-            // What is forbidden by name is not asked for by name.
-            errand.datagram_way(&verdict)?;
+            // What is forbidden is not looked up.
+            return Err(errand.refused(Cause::rule(&verdict)));
         }
         let mut failure = ConnectError::origin(ConnectErrorKind::NameNotFound);
         let mut second = None;
@@ -189,15 +182,15 @@ impl Outside {
                 };
             }
         };
-        let mut verdicts = addresses
-            .into_iter()
-            .map(|ip| errand.judge(&self.policy, target, ip));
-        let Some(first) = verdicts.next() else {
-            return Err(ConnectError::origin(ConnectErrorKind::NameNotFound));
-        };
-        let mut rest = std::iter::once(first).chain(verdicts);
-        let may = rest.find(|verdict| errand.way_of(verdict).is_some());
-        Ok(may.unwrap_or(first))
+        let mut refusal = ConnectError::origin(ConnectErrorKind::NameNotFound);
+        for ip in addresses {
+            let verdict = errand.judge(&self.policy, target, ip);
+            match errand.permit(&self.policy, &verdict, ip) {
+                Ok(_) => return Ok(verdict),
+                Err(error) => refusal = error,
+            }
+        }
+        Err(refusal)
     }
 
     /// Reaches the target itself.
@@ -246,10 +239,15 @@ impl Outside {
             }
         }
         let dial = async |hop: Target<'_>| self.dial_parent(way, hop).await;
-        let request = errand.is_request;
-        let mut upstream = match self.parents.connect(turn, target, request, dial).await {
-            Err(error) if error.kind == ConnectErrorKind::Exhausted && self.clear() => {
-                self.parents.connect(turn, target, request, dial).await?
+        let wanted = Wanted {
+            target,
+            request: errand.is_request,
+            via: errand.via.as_deref(),
+        };
+        let exhausted = ConnectError::origin(ConnectErrorKind::Exhausted);
+        let mut upstream = match self.parents.connect(turn, wanted, dial).await {
+            Err(error) if error == exhausted && self.clear() => {
+                self.parents.connect(turn, wanted, dial).await?
             }
             reached => reached?,
         };
@@ -281,14 +279,11 @@ impl Outside {
             return Err(ConnectError::origin(ConnectErrorKind::Loop));
         }
         let verdict = errand.judge(&self.policy, target, address.ip());
-        match errand.way_of(&verdict) {
-            Some(other) if other == way => {}
+        match errand.permit(&self.policy, &verdict, address.ip())? == way {
+            true => self.source(way, address.ip()),
             // Rules send it another way than the address that was looked at first.
-            Some(_) => return Err(ConnectError::origin(ConnectErrorKind::Forbidden)),
-            None => return Err(errand.refused(Cause::rule(&verdict))),
+            false => Err(ConnectError::origin(ConnectErrorKind::Forbidden)),
         }
-        errand.guard(&self.policy, &verdict, address.ip())?;
-        self.source(way, address.ip())
     }
 
     /// The same for an address that datagrams are to be sent to.
@@ -297,18 +292,16 @@ impl Outside {
         errand: &Errand,
         target: Target<'_>,
         address: SocketAddr,
-        picked: &Picked,
     ) -> Result<Passage, ConnectError> {
         let own = self.associations.on_port(address.port());
         if !own.is_empty() && OwnAddresses::new(own).lead_from(address) {
             return Err(ConnectError::origin(ConnectErrorKind::Loop));
         }
         let verdict = errand.judge(&self.policy, target, address.ip());
-        let way = errand.datagram_way(&verdict)?;
-        errand.guard(&self.policy, &verdict, address.ip())?;
+        let way = errand.permit_datagrams(&self.policy, &verdict, address.ip())?;
         let pick = |source| {
             let pick = || self.sources.pick(source, way.stick, address.ip());
-            picked.get(source, address.ip(), pick)
+            errand.picked.get(source, address.ip(), pick)
         };
         let source = way.source.map(pick).transpose()?;
         Ok(Passage { address, source })

@@ -269,6 +269,7 @@ fn http(gateway: &Rc<Proxyd>, config: &Config, stop: &Stop) -> Http {
         .config()
         .limits(config.head)
         .name("proxyd")
+        .via(gateway.name())
         .timeouts(config.timeouts)
         .stop(stop.clone());
     server

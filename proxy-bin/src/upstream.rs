@@ -20,7 +20,15 @@ use tokio::net::TcpStream;
 /// connection is as fast as its socket.
 pub(crate) struct Upstream {
     stream: Stream,
-    ahead: Option<Box<BytesMut>>,
+    /// Boxed, since most have none.
+    more: Option<Box<More>>,
+}
+
+/// What is unusual about a connection.
+#[derive(Default)]
+struct More {
+    /// Bytes that were read already.
+    ahead: BytesMut,
     parent: Option<Arc<HttpParent>>,
     lane: Lane,
 }
@@ -50,41 +58,49 @@ impl Upstream {
     }
 
     fn over(stream: Stream) -> Self {
-        Self {
-            stream,
-            ahead: None,
-            parent: None,
-            lane: Lane::default(),
-        }
+        Self { stream, more: None }
     }
 
     pub(crate) fn set_lane(&mut self, lane: Lane) {
-        self.lane = lane;
+        if lane != self.lane() {
+            self.more.get_or_insert_default().lane = lane;
+        }
     }
 
     /// Notes that it leads to an HTTP proxy, which takes requests for any
     /// target.
     pub(crate) fn set_parent(&mut self, parent: Arc<HttpParent>) {
-        self.parent = Some(parent);
+        self.more.get_or_insert_default().parent = Some(parent);
     }
 
     /// Takes what was read already.
     pub(crate) fn take_ahead(&mut self) -> BytesMut {
-        self.ahead.take().map(|ahead| *ahead).unwrap_or_default()
+        let more = self.more.as_mut();
+        more.map(|more| std::mem::take(&mut more.ahead))
+            .unwrap_or_default()
     }
 
     /// Puts bytes that were read in front of those to be read.
     pub(crate) fn put_ahead(&mut self, bytes: BytesMut) {
-        self.ahead = (!bytes.is_empty()).then(|| Box::new(bytes));
+        if !bytes.is_empty() {
+            self.more.get_or_insert_default().ahead = bytes;
+        }
+    }
+
+    /// Bytes that were read are still to be yielded.
+    fn has_ahead(&self) -> bool {
+        let more = self.more.as_ref();
+        more.is_some_and(|more| !more.ahead.is_empty())
     }
 
     pub(crate) fn lane(&self) -> Lane {
-        self.lane
+        let more = self.more.as_ref();
+        more.map(|more| more.lane).unwrap_or_default()
     }
 
     /// The HTTP proxy it leads to, if it is not a target's own connection.
     pub(crate) fn parent(&self) -> Option<&Arc<HttpParent>> {
-        self.parent.as_ref()
+        self.more.as_ref()?.parent.as_ref()
     }
 
     /// The address that was dialled: the first parent's, if there is one.
@@ -99,7 +115,7 @@ impl Upstream {
 impl fmt::Debug for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Upstream")
-            .field("lane", &self.lane)
+            .field("lane", &self.lane())
             .finish_non_exhaustive()
     }
 }
@@ -110,12 +126,15 @@ impl AsyncRead for Upstream {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if let Some(ahead) = &mut self.ahead {
+        if let Some(more) = &mut self.more
+            && !more.ahead.is_empty()
+        {
+            let ahead = &mut more.ahead;
             let n = ahead.len().min(buf.remaining());
             buf.put_slice(&ahead[..n]);
             ahead.advance(n);
             if ahead.is_empty() {
-                self.ahead = None;
+                *ahead = BytesMut::new();
             }
             return Poll::Ready(Ok(()));
         }
@@ -171,8 +190,8 @@ impl AsyncWrite for Upstream {
 
 impl Transport for Upstream {
     fn socket(&self) -> Option<Socket<'_>> {
-        match (&self.stream, &self.ahead) {
-            (Stream::Tcp(stream), None) => stream.socket(),
+        match &self.stream {
+            Stream::Tcp(stream) if !self.has_ahead() => stream.socket(),
             _ => None,
         }
     }
@@ -185,7 +204,7 @@ impl Transport for Upstream {
     }
 
     fn is_quiet(&self) -> bool {
-        self.ahead.is_none()
+        !self.has_ahead()
             && match &self.stream {
                 Stream::Tcp(stream) => stream.is_quiet(),
                 Stream::Tls(stream) => stream.is_quiet(),
@@ -219,12 +238,12 @@ impl PoolKey {
 
     /// The key that `upstream`, which was used for `target`, is kept under.
     pub(crate) fn of(upstream: &Upstream, target: Target<'_>) -> Self {
-        let target = match upstream.parent {
+        let target = match upstream.parent() {
             Some(_) => ANY,
             None => target,
         };
         Self {
-            lane: upstream.lane,
+            lane: upstream.lane(),
             target: target.into(),
         }
     }
@@ -250,7 +269,7 @@ mod tests {
 
     #[test]
     fn it_is_small() {
-        assert!(size_of::<Upstream>() <= 72, "{}", size_of::<Upstream>());
+        assert!(size_of::<Upstream>() <= 48, "{}", size_of::<Upstream>());
     }
 
     #[tokio::test]

@@ -3,6 +3,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::config::Via;
+use crate::policy::Usual;
 use crate::upstream::Lane;
 
 /// What policy decided; connections of different ways never mix.
@@ -16,6 +17,14 @@ pub(crate) struct Way {
 }
 
 impl Way {
+    pub(crate) fn new(usual: Usual, stick: u64) -> Self {
+        Self {
+            via: usual.via,
+            source: usual.source,
+            stick,
+        }
+    }
+
     /// A number of its own for each way, never 0.
     pub(crate) fn number(self) -> u64 {
         match self {

@@ -128,7 +128,7 @@ fn outside(shared: &Shared, log: AccessLog) -> io::Result<Outside> {
         own: shared.own.clone(),
         log,
     };
-    Ok(Outside::new(means, config, shared.idle))
+    Ok(Outside::new(means, shared.idle))
 }
 
 /// Waits for a phase or one behind it.
@@ -163,7 +163,7 @@ fn accept_all(
         } = place;
         let users = shared.door.clone().filter(|_| listener.auth);
         let name = listener.service(address.port());
-        let gateway = Proxyd::new(&shared.config, at, name, users, Rc::clone(outside));
+        let gateway = Proxyd::new(at, name, users, Rc::clone(outside));
         let gateway = Rc::new(gateway);
         let busy = Rc::new(gateway.busy());
         let serve = |gateway, config| {

@@ -792,3 +792,47 @@ fn file_and_command_line_add_up() {
         ]
     );
 }
+
+#[test]
+fn the_users_file_and_its_settings() {
+    let listener = "[[listener]]\nprotocol = \"http\"\naddress = \"127.0.0.1:1\"\nauth = true\n";
+    let (status, said) = check(&format!(
+        "{listener}[auth]\nfile = \"/dev/null/users\"\nremember = \"0s\"\nban_failures = 0\n\
+         ban_window = \"5m\"\nban_length = \"1h\"\n"
+    ));
+    assert_eq!(
+        (status, &*said),
+        (
+            Some(2),
+            &[
+                "proxyd.toml:6: auth.file: expected a users file, found nothing at \
+               /dev/null/users; write the path of an existing file instead"
+                    .to_owned()
+            ][..]
+        ),
+        "its users are enough for auth = true"
+    );
+    mistakes(
+        "[auth]\nfile = \"\"\nremember = 60\nban_failures = -1\nban_window = \"0s\"\nbans = 1\n",
+        &[
+            "proxyd.toml:2: auth.file: expected the path of a file in htpasswd format, found \
+             \"\"; write \"users.htpasswd\" instead",
+            "proxyd.toml:3: auth.remember: expected a time with a unit (ms, s, m or h) of at most \
+             a year, found the integer 60; write \"60s\" instead",
+            "proxyd.toml:4: auth.ban_failures: expected a whole number from 0 to 1000000, found \
+             the integer -1; write 0 instead",
+            "proxyd.toml:5: auth.ban_window: expected a time above zero, found \"0s\"; write \
+             \"1m\" instead",
+            "proxyd.toml:6: auth.bans: expected ban_except, ban_failures, ban_length, \
+             ban_window, file, remember, found an unknown key; write one of these instead",
+        ],
+    );
+    let silent = listener.replace("true", "false");
+    mistakes(
+        &format!("{silent}[auth]\nfile = \"users\"\n"),
+        &[
+            "proxyd.toml:6: auth.file: expected a listener that asks for users, found none; write \
+             auth = true for a listener (on the command line auth=on) instead, or no user",
+        ],
+    );
+}

@@ -320,12 +320,17 @@ fn a_port_that_refuses_is_told_apart() {
     proxy.finish();
 }
 
+/// All come from one address here: nobody must be banned for failing.
 fn with_logins(origin: &Origin) -> Proxyd {
-    let mut extra = Vec::new();
-    for login in LOGINS {
-        extra.extend(["--user", login]);
-    }
-    Proxyd::with_all(origin.address, &extra)
+    let user = |login: &str| {
+        let (name, password) = login.split_once(':').expect("a login");
+        format!("[[user]]\nname = {name:?}\npassword = {password:?}\n")
+    };
+    let users: String = LOGINS.into_iter().map(user).collect();
+    Proxyd::with_config(
+        origin.address,
+        &format!("[auth]\nban_failures = 0\n{users}"),
+    )
 }
 
 fn is_socks(way: (&str, &str)) -> bool {

@@ -56,6 +56,7 @@ fn text_lines_tell_the_same() {
         assert_eq!(words[4], or_hyphen(method), "{line}");
         assert_eq!(words[6], or_hyphen(status), "{line}");
         assert_eq!(words[10], end, "{line}");
+        assert_eq!(words[12] == "refused", end == "connect-failed", "{line}");
     }
 }
 

@@ -14,7 +14,8 @@ use crate::{ConnectError, Report, Shaping, Target};
 /// multi-thread runtime exactly when your own futures are `Send`.
 ///
 /// Order of calls: [`authenticate`](Self::authenticate) when a connection shows
-/// credentials (HTTP: again only when they change), then for each request
+/// credentials (HTTP: again only when they change, or when `authorize` answered
+/// [`Denial::Challenge`], for a user who was dismissed), then for each request
 /// [`authorize`](Self::authorize), [`connect`](Self::connect) unless the
 /// upstream of the same identity's previous request can be used again, and
 /// [`finished`](Self::finished) exactly once. Any future may be dropped at its
@@ -260,6 +261,9 @@ pub struct Ask<'a> {
     pub operation: Operation<'a>,
     /// Where.
     pub target: Target<'a>,
+    /// The proxies that an HTTP CONNECT says it came through, its first `Via`
+    /// (RFC 9110 section 7.6.3), for a parent that is asked for the tunnel.
+    pub via: Option<&'a [u8]>,
 }
 
 /// Why policy says no. Each protocol maps it to its own answer.

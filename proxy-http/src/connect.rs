@@ -31,6 +31,7 @@ use crate::{ResponseParser, TunnelError, auth};
 pub struct ConnectHandshake<'t> {
     target: Target<'t>,
     login: Option<Credentials<'t>>,
+    via: Option<(&'t str, Option<&'t [u8]>)>,
     parser: ResponseParser,
     sent: bool,
     interim: u8,
@@ -47,6 +48,7 @@ impl<'t> ConnectHandshake<'t> {
         Self {
             target,
             login: None,
+            via: None,
             parser: ResponseParser::of_tunnel(limits),
             sent: false,
             interim: 0,
@@ -60,6 +62,15 @@ impl<'t> ConnectHandshake<'t> {
         self
     }
 
+    /// Names this proxy in `Via` (RFC 9110 section 7.6.3), so that it knows a
+    /// request that comes back, behind the proxies `before` it, a field value as
+    /// it was received. `name` must be a token.
+    #[must_use]
+    pub fn via(mut self, name: &'t str, before: Option<&'t [u8]>) -> Self {
+        self.via = Some((name, before));
+        self
+    }
+
     fn encode(&self, out: &mut BytesMut) {
         let target = self.target;
         // Writing to memory that grows cannot fail.
@@ -69,17 +80,32 @@ impl<'t> ConnectHandshake<'t> {
             auth::encode(login, out);
             out.put_slice(b"\r\n");
         }
+        if let Some((name, before)) = self.via {
+            out.put_slice(b"Via: ");
+            if let Some(before) = before {
+                out.put_slice(before);
+                out.put_slice(b", ");
+            }
+            let _ = write!(out, "1.1 {name}\r\n");
+        }
         out.put_slice(b"\r\n");
     }
 
-    fn judge(&mut self, status: u16) -> Result<Option<()>, TunnelError> {
+    fn judge(
+        &mut self,
+        status: u16,
+        cause: Option<ConnectErrorKind>,
+    ) -> Result<Option<()>, TunnelError> {
         match status {
             200..300 => Ok(Some(())),
             100..200 if status != 101 && self.interim < MAX_INTERIM => {
                 self.interim += 1;
                 Ok(None)
             }
-            _ => Err(TunnelError::Refused(status)),
+            _ => Err(match cause {
+                Some(kind) => TunnelError::Failed(status, kind),
+                None => TunnelError::Refused(status),
+            }),
         }
     }
 }
@@ -100,8 +126,9 @@ impl Handshake for ConnectHandshake<'_> {
                 break;
             };
             let status = head.status();
+            let cause = head.get("proxy-status").and_then(cause);
             consumed += used;
-            done = self.judge(status)?;
+            done = self.judge(status, cause)?;
         }
         Ok(Step { consumed, done })
     }
@@ -113,6 +140,9 @@ impl From<TunnelError> for ConnectError {
     fn from(error: TunnelError) -> Self {
         use ConnectErrorKind as Kind;
         Self::parent(match error {
+            // A login is asked of us, whoever failed.
+            TunnelError::Failed(401 | 407, _) => Kind::Login,
+            TunnelError::Failed(_, kind) => kind,
             TunnelError::Malformed(_) => Kind::Protocol,
             TunnelError::Refused(status) => match status {
                 401 | 407 => Kind::Login,
@@ -126,6 +156,29 @@ impl From<TunnelError> for ConnectError {
                 _ => Kind::Other,
             },
         })
+    }
+}
+
+/// What a `Proxy-Status` says, if it is one of the failures that clients are told
+/// apart. What the proxy nearest to the target says comes first.
+fn cause(value: &[u8]) -> Option<ConnectErrorKind> {
+    use ConnectErrorKind as Kind;
+    let value = str::from_utf8(value).ok()?;
+    let mut parameters = value.split([';', ',']).map(str::trim);
+    let name = parameters.find_map(|parameter| parameter.strip_prefix("error="))?;
+    match name {
+        "connection_limit_reached" => Some(Kind::Exhausted),
+        "connection_read_timeout" | "connection_timeout" | "connection_write_timeout" => {
+            Some(Kind::TimedOut)
+        }
+        "connection_refused" => Some(Kind::Refused),
+        "connection_terminated" => Some(Kind::Reset),
+        "destination_ip_prohibited" | "http_request_denied" => Some(Kind::Forbidden),
+        "destination_ip_unroutable" => Some(Kind::HostUnreachable),
+        "dns_error" | "dns_timeout" => Some(Kind::NameUnavailable),
+        "proxy_loop_detected" => Some(Kind::Loop),
+        "tls_alert_received" | "tls_certificate_error" | "tls_protocol_error" => Some(Kind::Tls),
+        _ => None,
     }
 }
 

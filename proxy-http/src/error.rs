@@ -1,5 +1,7 @@
 //! Why a head or a body was refused.
 
+use proxy_core::ConnectErrorKind;
+
 /// Why a message head is refused.
 ///
 /// A head that two recipients could read in two ways is never repaired: the
@@ -137,6 +139,10 @@ pub enum BodyError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum TunnelError {
+    /// It answered with this status, and named the cause in `Proxy-Status` (RFC
+    /// 9209 section 2.3).
+    #[error("the parent failed with status {0}: {1}")]
+    Failed(u16, ConnectErrorKind),
     /// Its answer broke the protocol.
     #[error("malformed answer of the parent: {0}")]
     Malformed(#[from] HeadError),

@@ -304,8 +304,74 @@ fn what_a_parent_answers_becomes_a_failure_of_the_parent() {
         let error = ConnectError::from(TunnelError::Refused(status));
         assert_eq!(error, ConnectError::parent(kind), "{status}");
     }
+    for (status, named, kind) in [
+        (
+            "502 Bad Gateway",
+            "p; error=connection_refused",
+            Kind::Refused,
+        ),
+        (
+            "502 x",
+            "a; x=\"y\"; error=dns_error, b; error=connection_refused",
+            Kind::NameUnavailable,
+        ),
+        (
+            "502 x",
+            "a, b;error=connection_terminated;details=\"z\"",
+            Kind::Reset,
+        ),
+        ("504 x", "p; error=connection_timeout", Kind::TimedOut),
+        (
+            "503 x",
+            "p; error=connection_limit_reached",
+            Kind::Exhausted,
+        ),
+        (
+            "500 x",
+            "p; error=destination_ip_unroutable",
+            Kind::HostUnreachable,
+        ),
+        ("403 x", "p; error=http_request_denied", Kind::Forbidden),
+        ("508 x", "p; error=proxy_loop_detected", Kind::Loop),
+        ("502 x", "p; error=tls_certificate_error", Kind::Tls),
+        // A name that says nothing more than the status.
+        ("503 x", "p; error=destination_unavailable", Kind::Exhausted),
+        ("502 x", "error", Kind::Other),
+        ("502 x", "\u{fe}; error=connection_refused", Kind::Refused),
+        ("407 x", "p; error=connection_refused", Kind::Login),
+    ] {
+        let answer = format!("HTTP/1.1 {status}\r\nProxy-Status: {named}\r\n\r\n");
+        let target = Target::parse("h.example:443", None).expect("a target");
+        let error = ConnectHandshake::new(target)
+            .advance(answer.as_bytes(), &mut BytesMut::new())
+            .expect_err("refused");
+        assert_eq!(
+            ConnectError::from(error),
+            ConnectError::parent(kind),
+            "{named}"
+        );
+    }
     let malformed = ConnectError::from(TunnelError::Malformed(HeadError::StatusLine));
     assert_eq!(malformed, ConnectError::parent(Kind::Protocol));
+}
+
+#[test]
+fn p30_a_parent_is_told_who_asks() {
+    let target = Target::parse("h.example:443", None).expect("a target");
+    for (before, via) in [
+        (None, "1.1 gate-1"),
+        (
+            Some(&b"1.0 fred, 1.1 other"[..]),
+            "1.0 fred, 1.1 other, 1.1 gate-1",
+        ),
+    ] {
+        let mut out = BytesMut::new();
+        let mut handshake = ConnectHandshake::new(target).via("gate-1", before);
+        assert!(handshake.advance(b"", &mut out).is_ok());
+        let sent =
+            format!("CONNECT h.example:443 HTTP/1.1\r\nHost: h.example:443\r\nVia: {via}\r\n\r\n");
+        assert_eq!(out, sent.as_bytes());
+    }
 }
 
 fn handshake() -> (ConnectHandshake<'static>, BytesMut) {

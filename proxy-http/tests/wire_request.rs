@@ -466,3 +466,24 @@ fn credentials_are_read_once() {
     });
     assert_eq!(HeadError::Credentials.status(), 407);
 }
+
+#[test]
+fn p30_a_request_that_comes_back_is_known() {
+    for (fields, came) in [
+        ("", false),
+        ("Via: 1.1 gate-1\r\n", true),
+        ("via: 1.0 fred, HTTP/1.1   gate-1 (a, comment)\r\n", true),
+        ("Via: 1.0 fred\r\nX: y\r\nVia: 1.1 gate-1,\r\n", true),
+        ("Via: 1.1 gate-12\r\n", false),
+        ("Via: gate-1\r\n", false),
+        ("Via: ,, 1.1\r\n", false),
+        ("X-Via: 1.1 gate-1\r\n", false),
+    ] {
+        let text = format!("GET http://h/ HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
+        let mut parser = RequestParser::new(HeadLimits::default());
+        let Ok(Status::Complete(head, _)) = parser.parse(text.as_bytes()) else {
+            panic!("{text}");
+        };
+        assert_eq!(head.came_through("gate-1"), came, "{fields}");
+    }
+}

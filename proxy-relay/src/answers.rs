@@ -4,13 +4,13 @@
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use proxy_core::{ConnectError, ConnectErrorKind};
 use tokio::time::Sleep;
 
-use crate::names::{Answer, Found, Names, Question};
+use crate::names::{Answer, Found, Names, Open, Question};
 use crate::resolve::Family;
 
 /// Families take turns, IPv6 first unless a resolver that answers for both
@@ -20,8 +20,8 @@ pub(crate) struct Answers<'a> {
     v6: Queue,
     v4: Queue,
     turn: Family,
-    /// Whether an address was taken.
-    begun: bool,
+    /// Whether IPv6 is still worth waiting for.
+    patient: bool,
     patience: Option<Pin<Box<Sleep>>>,
     error: Option<ConnectErrorKind>,
 }
@@ -34,18 +34,19 @@ impl<'a> Answers<'a> {
             v6: Queue::new(Family::V6),
             v4: Queue::new(Family::V4),
             turn: Family::V6,
-            begun: false,
+            patient: true,
             patience: None,
             error: None,
         };
         for (question, slot) in names.questions().iter().zip(0..) {
             match names.find(name, *question) {
                 Found::Known(answer) => answers.take(*question, answer),
-                open @ Found::Open(_) => {
-                    let answer = Box::pin(names.answer(name, *question, open, limit));
+                Found::Open(open) => {
+                    let answer = names.answer(name, *question, Arc::clone(&open), limit);
                     answers.asked[slot] = Some(Asked {
                         question: *question,
-                        answer,
+                        open,
+                        answer: Box::pin(answer),
                     });
                 }
             }
@@ -55,10 +56,9 @@ impl<'a> Answers<'a> {
 
     /// The address, if all is known and there is one.
     pub(crate) fn only(&self) -> Option<IpAddr> {
-        let known = self.asked.iter().all(Option::is_none);
-        let mut left = self.v6.left().chain(self.v4.left());
-        match (left.next(), left.next()) {
-            (Some(ip), None) if known => Some(ip),
+        let mut left = self.left();
+        match (left.next(), left.next(), self.asked().next()) {
+            (Some(ip), None, None) => Some(ip),
             _ => None,
         }
     }
@@ -79,22 +79,25 @@ impl<'a> Answers<'a> {
     /// The next address to try; `None` once there will be no more.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<IpAddr>> {
         self.drive(cx);
-        if self.wants_patience() && self.poll_patience(cx).is_pending() {
-            return Poll::Pending;
+        let six = Question::One(Family::V6);
+        if self.asked().any(|asked| asked.question == six) {
+            ready!(self.poll_patience(cx, RESOLUTION_DELAY));
         }
         match self.next() {
-            None if self.asked.iter().any(Option::is_some) => Poll::Pending,
+            None if self.asked().next().is_some() => Poll::Pending,
             next => Poll::Ready(next),
         }
     }
 
-    /// Waits until all is known, for [`next`](Self::next) to tell.
-    pub(crate) fn poll_all(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Waits until all is known that comes in time, for [`next`](Self::next) to
+    /// tell.
+    pub(crate) fn poll_known(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.drive(cx);
-        match self.asked.iter().all(Option::is_none) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
+        let nothing = self.left().next().is_none();
+        if nothing && self.asked().next().is_some() {
+            return Poll::Pending;
         }
+        self.poll_patience(cx, LOOKUP_DELAY)
     }
 
     /// The best of the addresses that are known.
@@ -102,7 +105,7 @@ impl<'a> Answers<'a> {
         let turn = self.turn;
         let next = self.queue(turn).next();
         let next = next.or_else(|| self.queue(turn.other()).next())?;
-        self.begun = true;
+        self.patient = false;
         self.turn = Family::of(next).other();
         Some(next)
     }
@@ -116,8 +119,8 @@ impl<'a> Answers<'a> {
         let addresses = match answer {
             Ok(addresses) => addresses,
             Err(kind) => {
-                // That nobody could tell says more than that one found nothing.
-                if self.error != Some(ConnectErrorKind::NameUnavailable) {
+                // That one family does not exist says less than any other trouble.
+                if matches!(self.error, None | Some(ConnectErrorKind::NameNotFound)) {
                     self.error = Some(kind);
                 }
                 return;
@@ -134,17 +137,28 @@ impl<'a> Answers<'a> {
         }
     }
 
-    /// The Resolution Delay of RFC 8305 section 3: IPv4 is there, IPv6 may be.
-    fn wants_patience(&self) -> bool {
-        let mut asked = self.asked.iter().flatten();
-        !self.begun
-            && self.v4.left().next().is_some()
-            && asked.any(|asked| asked.question == Question::One(Family::V6))
+    /// Waits for so many milliseconds for the other family once an address is
+    /// known and none was taken.
+    fn poll_patience(&mut self, cx: &mut Context<'_>, millis: u64) -> Poll<()> {
+        let known = self.left().next().is_some();
+        let open = self.asked().map(|asked| Arc::clone(&asked.open)).next();
+        let Some(open) = open.filter(|_| known && self.patient) else {
+            return Poll::Ready(());
+        };
+        if !open.is_later_than(millis) {
+            let delay = || Box::pin(tokio::time::sleep(Duration::from_millis(millis)));
+            ready!(self.patience.get_or_insert_with(delay).as_mut().poll(cx));
+            open.set_later_than(millis);
+        }
+        Poll::Ready(())
     }
 
-    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let delay = || Box::pin(tokio::time::sleep(RESOLUTION_DELAY));
-        self.patience.get_or_insert_with(delay).as_mut().poll(cx)
+    fn asked(&self) -> impl Iterator<Item = &Asked<'a>> {
+        self.asked.iter().flatten()
+    }
+
+    fn left(&self) -> impl Iterator<Item = IpAddr> {
+        self.v6.left().chain(self.v4.left())
     }
 
     fn queue(&mut self, family: Family) -> &mut Queue {
@@ -158,6 +172,7 @@ impl<'a> Answers<'a> {
 /// A question under way.
 struct Asked<'a> {
     question: Question,
+    open: Arc<Open>,
     answer: Pin<Box<dyn Future<Output = Answer> + Send + 'a>>,
 }
 
@@ -197,4 +212,8 @@ impl Queue {
     }
 }
 
-const RESOLUTION_DELAY: Duration = Duration::from_millis(50);
+/// The Resolution Delay of RFC 8305 section 3, in milliseconds.
+const RESOLUTION_DELAY: u64 = 50;
+/// Longer, as no connection waits for who wants to know all: but even so one
+/// family must not stall the other.
+const LOOKUP_DELAY: u64 = 500;

@@ -140,8 +140,9 @@ impl Dialer {
     }
 
     /// The addresses of `name`, at least one, in the order of their dialling;
-    /// asked for or remembered as for a dial. The text of an address is its own
-    /// answer. Cancel safe.
+    /// asked for or remembered as for a dial. Once one family is known the other
+    /// has half a second left. The text of an address is its own answer. Cancel
+    /// safe.
     ///
     /// # Errors
     /// If the name has no address, or none could be learnt.
@@ -152,7 +153,7 @@ impl Dialer {
             Err(_) => return Err(ConnectError::origin(ConnectErrorKind::NameNotFound)),
         };
         let mut answers = Answers::new(&self.names, name, self.lookup);
-        poll_fn(|cx| answers.poll_all(cx)).await;
+        poll_fn(|cx| answers.poll_known(cx)).await;
         let addresses: Vec<IpAddr> = iter::from_fn(|| answers.next()).collect();
         match addresses.is_empty() {
             true => Err(answers.failure()),
@@ -172,7 +173,8 @@ impl Dialer {
         let answers = Answers::new(&self.names, name, self.lookup);
         match answers.only() {
             Some(ip) => dial_one(ip).await,
-            None => race(answers, dial_one).await,
+            // In a box: most dials are no race, and all would be its size.
+            None => Box::pin(race(answers, dial_one)).await,
         }
     }
 

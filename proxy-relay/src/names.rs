@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -30,10 +31,30 @@ pub(crate) enum Question {
     One(Family),
 }
 
-/// An answer, or where it will be.
+/// An answer, or the question that is to have one.
 pub(crate) enum Found {
     Known(Answer),
-    Open(Arc<OnceCell<Kept>>),
+    Open(Arc<Open>),
+}
+
+/// A question, and in the end its answer.
+#[derive(Debug, Default)]
+pub(crate) struct Open {
+    kept: OnceCell<Kept>,
+    /// The longest time, in milliseconds, that somebody waited in vain.
+    waited: AtomicU64,
+}
+
+impl Open {
+    /// Whether somebody waited for so many milliseconds in vain.
+    pub(crate) fn is_later_than(&self, millis: u64) -> bool {
+        self.waited.load(Ordering::Relaxed) >= millis
+    }
+
+    /// Keeps the next ones from waiting that long, too.
+    pub(crate) fn set_later_than(&self, millis: u64) {
+        self.waited.fetch_max(millis, Ordering::Relaxed);
+    }
 }
 
 impl Names {
@@ -67,14 +88,10 @@ impl Names {
         &self,
         name: &str,
         question: Question,
-        found: Found,
+        open: Arc<Open>,
         limit: Option<Duration>,
     ) -> Answer {
-        let cell = match found {
-            Found::Known(answer) => return answer,
-            Found::Open(cell) => cell,
-        };
-        let kept = cell.get_or_init(|| async {
+        let kept = open.kept.get_or_init(|| async {
             let asked = self.ask(name, question);
             let resolved = match limit {
                 Some(limit) => tokio::time::timeout(limit, asked)
@@ -113,7 +130,7 @@ impl fmt::Debug for Names {
 
 /// An answer and its time.
 #[derive(Debug)]
-pub(crate) struct Kept {
+struct Kept {
     answer: Answer,
     until: Instant,
 }
@@ -137,7 +154,8 @@ impl Kept {
     }
 }
 
-type Cells = [Option<Arc<OnceCell<Kept>>>; 2];
+/// What is known of a name, question by question.
+type Cells = [Option<Arc<Open>>; 2];
 
 #[derive(Default)]
 struct Known(HashMap<Box<str>, Cells>);
@@ -149,15 +167,14 @@ impl Known {
             Some(cells) => cells,
             None => self.add(name, now),
         };
-        if let Some(cell) = &cells[slot] {
-            match cell.get() {
+        if let Some(open) = &cells[slot] {
+            match open.kept.get() {
                 Some(kept) if kept.until > now => return Found::Known(kept.answer.clone()),
                 Some(_) => {}
-                None => return Found::Open(Arc::clone(cell)),
+                None => return Found::Open(Arc::clone(open)),
             }
         }
-        let cell = cells[slot].insert(Arc::default());
-        Found::Open(Arc::clone(cell))
+        Found::Open(Arc::clone(cells[slot].insert(Arc::default())))
     }
 
     fn add(&mut self, name: &str, now: Instant) -> &mut Cells {
@@ -178,9 +195,9 @@ impl Known {
 
 /// Whether an answer still holds or somebody waits for one.
 fn is_of_use(cells: &Cells, now: Instant) -> bool {
-    cells.iter().flatten().any(|cell| match cell.get() {
+    cells.iter().flatten().any(|open| match open.kept.get() {
         Some(kept) => kept.until > now,
-        None => Arc::strong_count(cell) > 1,
+        None => Arc::strong_count(open) > 1,
     })
 }
 
@@ -231,3 +248,197 @@ const LONGEST: Duration = Duration::from_secs(3600);
 const LONGEST_NONE: Duration = Duration::from_secs(30);
 const KEEP_NOT_FOUND: Duration = Duration::from_secs(5);
 const KEEP_FAILED: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resolve::Family::{V4, V6};
+    use crate::scripted::{Scripted, ip};
+    use ConnectErrorKind::{NameNotFound, NameUnavailable};
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::Poll;
+
+    const LIMIT: Option<Duration> = Some(Duration::from_secs(5));
+
+    async fn ask(names: &Names, name: &str) -> Answer {
+        match names.find(name, Question::One(V4)) {
+            Found::Known(answer) => answer,
+            Found::Open(open) => names.answer(name, Question::One(V4), open, LIMIT).await,
+        }
+    }
+
+    fn names(resolver: &Arc<Scripted>) -> Names {
+        Names::new(Some(Arc::clone(resolver) as _))
+    }
+
+    fn found(texts: &[&str]) -> Answer {
+        Ok(texts.iter().map(|text| ip(text)).collect())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn p37_answers_are_kept_for_their_time() {
+        // As long as it says, but neither too short nor too long.
+        for (ttl, kept) in [(0, 1), (1, 1), (60, 60), (100_000, 3600)] {
+            let resolver = Scripted::new();
+            resolver.says_for("a.example", V4, 0, &["10.0.0.1"], ttl);
+            resolver.says_for("a.example", V4, 0, &["10.0.0.2"], ttl);
+            let names = names(&resolver);
+            assert_eq!(ask(&names, "a.example").await, found(&["10.0.0.1"]));
+            tokio::time::advance(Duration::from_millis(kept * 1000 - 1)).await;
+            assert_eq!(ask(&names, "A.Example").await, found(&["10.0.0.1"]));
+            tokio::time::advance(Duration::from_millis(1)).await;
+            assert_eq!(
+                ask(&names, "a.example").await,
+                found(&["10.0.0.2"]),
+                "{ttl}"
+            );
+            assert_eq!(resolver.count("a.example", V4), 2);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn p37_failures_are_kept_briefly() {
+        let resolver = Scripted::new();
+        resolver.fails("a.example", V4, 0, NameUnavailable);
+        resolver.fails("a.example", V4, 0, NameNotFound);
+        resolver.says_for("a.example", V4, 0, &[], 86_400);
+        resolver.says("a.example", V4, 0, &["10.0.0.1"]);
+        let names = names(&resolver);
+        let expected = [
+            (Err(NameUnavailable), KEEP_FAILED),
+            (Err(NameNotFound), KEEP_NOT_FOUND),
+            (Err(NameNotFound), LONGEST_NONE),
+            (found(&["10.0.0.1"]), Duration::from_secs(60)),
+        ];
+        for (answer, keep) in expected {
+            assert_eq!(ask(&names, "a.example").await, answer);
+            tokio::time::advance(keep - Duration::from_millis(1)).await;
+            assert_eq!(ask(&names, "a.example").await, answer);
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        assert_eq!(resolver.count("a.example", V4), 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn p37_a_question_has_its_deadline() {
+        let resolver = Scripted::new();
+        resolver.is_silent("mute.example", V4);
+        let names = names(&resolver);
+        let start = Instant::now();
+        assert_eq!(ask(&names, "mute.example").await, Err(NameUnavailable));
+        assert_eq!(start.elapsed(), Duration::from_secs(5));
+        // And does not cost it again right after.
+        assert_eq!(ask(&names, "mute.example").await, Err(NameUnavailable));
+        assert_eq!(start.elapsed(), Duration::from_secs(5));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn p37_one_slow_name_delays_no_other() {
+        let resolver = Scripted::new();
+        resolver.is_silent("mute.example", V4);
+        resolver.says("slow.example", V4, 3000, &["10.0.0.1"]);
+        resolver.says("quick.example", V4, 10, &["10.0.0.2"]);
+        let names = names(&resolver);
+        let timed = async |name| {
+            let start = Instant::now();
+            let answer = ask(&names, name).await;
+            (answer.is_ok(), start.elapsed().as_millis())
+        };
+        let (mute, slow, quick) = tokio::join!(
+            timed("mute.example"),
+            timed("slow.example"),
+            timed("quick.example")
+        );
+        assert_eq!(
+            (mute, slow, quick),
+            ((false, 5000), (true, 3000), (true, 10))
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn p37_equal_questions_are_merged() {
+        let resolver = Scripted::new();
+        resolver.says("a.example", V4, 100, &["10.0.0.1"]);
+        let names = Arc::new(names(&resolver));
+        let asking = (0..10).map(|_| {
+            let names = Arc::clone(&names);
+            tokio::spawn(async move { ask(&names, "a.example").await })
+        });
+        for asked in asking.collect::<Vec<_>>() {
+            assert_eq!(asked.await.expect("no panic"), found(&["10.0.0.1"]));
+        }
+        assert_eq!(resolver.count("a.example", V4), 1);
+        // The other family is another question, another spelling is not.
+        let Found::Open(_) = names.find("a.example", Question::One(V6)) else {
+            panic!("not asked yet");
+        };
+        assert_eq!(ask(&names, "A.EXAMPLE").await, found(&["10.0.0.1"]));
+        assert_eq!(resolver.count("a.example", V4), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn p37_who_waits_goes_on_when_who_asks_is_gone() {
+        let resolver = Scripted::new();
+        resolver.is_silent("a.example", V4);
+        resolver.says("a.example", V4, 10, &["10.0.0.1"]);
+        let names = names(&resolver);
+        let start = Instant::now();
+        let mut first = Box::pin(ask(&names, "a.example"));
+        let mut second = pin!(ask(&names, "a.example"));
+        poll_fn(|cx| {
+            assert!(first.as_mut().poll(cx).is_pending());
+            assert!(second.as_mut().poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        assert_eq!(resolver.count("a.example", V4), 1);
+        drop(first);
+        assert_eq!(second.await, found(&["10.0.0.1"]));
+        assert_eq!(start.elapsed(), Duration::from_millis(10));
+        assert_eq!(resolver.count("a.example", V4), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_known_is_bounded() {
+        let resolver = Scripted::new();
+        let names = names(&resolver);
+        for n in 0..3 * MAX_NAMES {
+            let name = format!("{n}.example");
+            assert_eq!(ask(&names, &name).await, Err(NameNotFound));
+            assert!(names.known().0.len() <= MAX_NAMES);
+        }
+        // What is out of date goes first, and what is asked for stays.
+        let Found::Open(open) = names.find("open.example", Question::One(V4)) else {
+            panic!("not asked yet");
+        };
+        tokio::time::advance(KEEP_NOT_FOUND).await;
+        for n in 0..MAX_NAMES / 2 {
+            let _ = ask(&names, &format!("{n}.example.org")).await;
+        }
+        let Found::Open(again) = names.find("open.example", Question::One(V4)) else {
+            panic!("nobody answered");
+        };
+        assert!(Arc::ptr_eq(&open, &again));
+    }
+
+    #[tokio::test]
+    async fn names_that_nobody_is_asked_about() {
+        let resolver = Scripted::new();
+        let names = names(&resolver);
+        for name in ["invalid", "a.INVALID.", &"a".repeat(256)] {
+            assert_eq!(ask(&names, name).await, Err(NameNotFound), "{name}");
+        }
+        assert_eq!(resolver.total(), 0);
+        // RFC 6761 section 6.3, where the system would have to be asked.
+        let system = Names::new(None);
+        let loopback = found(&["::1", "127.0.0.1"]);
+        for name in ["localhost", "LocalHost.", "a.b.localhost"] {
+            let Found::Open(open) = system.find(name, Question::Any) else {
+                panic!("not asked yet");
+            };
+            let answer = system.answer(name, Question::Any, open, LIMIT).await;
+            assert_eq!(answer, loopback, "{name}");
+        }
+    }
+}

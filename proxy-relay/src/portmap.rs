@@ -150,6 +150,7 @@ impl<G: Gateway<Upstream: Transport>> PortMap<G> {
             peer,
             operation,
             target,
+            via: None,
         };
         let denied = PortMapError::Denied;
         let who = who.insert(

@@ -89,15 +89,14 @@ fn more_telling(known: ConnectError, other: ConnectError) -> ConnectError {
 }
 
 /// That it leads back here says most. An answer from the host says more than
-/// silence, silence more than a rule
-/// that kept an address from being asked, and that more than a network that is
-/// not there.
+/// silence, silence more than a rule that kept an address from being asked, and
+/// that more than a network that is not there.
 fn rank(kind: ConnectErrorKind) -> u8 {
     match kind {
-        ConnectErrorKind::Refused => 6,
-        ConnectErrorKind::Reset => 5,
-        ConnectErrorKind::TimedOut => 4,
-        ConnectErrorKind::Loop => 7,
+        ConnectErrorKind::Loop => 6,
+        ConnectErrorKind::Refused => 5,
+        ConnectErrorKind::Reset => 4,
+        ConnectErrorKind::TimedOut => 3,
         ConnectErrorKind::Forbidden => 2,
         ConnectErrorKind::NetworkUnreachable => 0,
         _ => 1,
@@ -250,6 +249,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn p36_ipv6_that_is_never_known_is_waited_for_once() {
+        let resolver = Scripted::new();
+        resolver.is_silent(NAME, V6);
+        resolver.says(NAME, V4, 0, &["10.0.0.1"]);
+        let names = Names::new(Some(Arc::clone(&resolver) as _));
+        for expected in [50, 0, 0] {
+            let start = Instant::now();
+            let answers = Answers::new(&names, NAME, Some(Duration::from_secs(5)));
+            let won = race(answers, |address| async move { Ok(address) }).await;
+            assert_eq!(won, Ok(ip("10.0.0.1")));
+            assert_eq!(start.elapsed(), Duration::from_millis(expected));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn p36_a_later_answer_joins_the_race() {
         // All of IPv6 has failed by then.
         let resolver = knows((0, &["fd00::1"]), (2000, &["10.0.0.1"]));
@@ -295,9 +309,9 @@ mod tests {
             NetworkUnreachable,
             HostUnreachable,
             Forbidden,
-            Loop,
             TimedOut,
             Refused,
+            Loop,
         ];
         let resolver = knows((0, &["fd00::1"]), (0, &["10.0.0.1"]));
         for pair in ascending.windows(2) {

@@ -536,3 +536,25 @@ async fn a_spoilt_record_is_never_data() {
         assert!(data.starts_with(&got) && got.len() < at, "{at}");
     }
 }
+
+#[tokio::test]
+async fn an_idle_stream_knows_whether_anything_came() {
+    let (mut client, mut server) = tcp_pair().await;
+    // What belongs to the handshake is read with the first bytes.
+    server.write_all(b"hello").await.expect("sent");
+    client.read_exact(&mut [0; 5]).await.expect("received");
+    assert!(client.is_quiet());
+    server.write_all(b"more").await.expect("sent");
+    client.get_ref().peek(&mut [0]).await.expect("readable");
+    assert!(!client.is_quiet(), "bytes nobody asked for");
+
+    let (mut client, mut server) = tcp_pair().await;
+    server.write_all(b"hello").await.expect("sent");
+    client.read_exact(&mut [0; 2]).await.expect("received");
+    assert!(!client.is_quiet(), "bytes not yet read");
+    client.read_exact(&mut [0; 3]).await.expect("received");
+    assert!(client.is_quiet());
+    server.shutdown().await.expect("closed");
+    client.get_ref().peek(&mut [0]).await.expect("readable");
+    assert!(!client.is_quiet(), "closed");
+}

@@ -1,7 +1,10 @@
 //! Who may log in: the file of users, how long a login is remembered, and bans.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
+
+use proxy_core::Network;
 
 use super::problem::{Mismatch, Sourced};
 use super::reader::Table;
@@ -16,6 +19,8 @@ pub(crate) struct Auth {
     pub(crate) remember: Duration,
     /// `None` bans nobody.
     pub(crate) ban: Option<Ban>,
+    /// From where nobody is banned.
+    pub(crate) spared: Vec<Network>,
 }
 
 /// An address that fails so often within the window is refused for some time.
@@ -36,6 +41,13 @@ impl Default for Auth {
                 window: Duration::from_secs(60),
                 length: Duration::from_secs(600),
             }),
+            // A front end on this machine, perhaps, with many behind it.
+            spared: [
+                IpAddr::V4(Ipv4Addr::LOCALHOST),
+                IpAddr::V6(Ipv6Addr::LOCALHOST),
+            ]
+            .map(Network::from)
+            .into(),
         }
     }
 }
@@ -48,6 +60,7 @@ pub(crate) struct AuthDraft {
     failures: Option<u32>,
     window: Option<Duration>,
     length: Option<Duration>,
+    spared: Option<Vec<Network>>,
 }
 
 impl AuthDraft {
@@ -66,6 +79,8 @@ impl AuthDraft {
         self.failures = failures.and_then(|failures| failures.value.try_into().ok());
         self.window = time_above_zero(table, "ban_window");
         self.length = time_above_zero(table, "ban_length");
+        let spared = table.texts("ban_except", value::network);
+        self.spared = spared.map(|all| all.into_iter().map(|network| network.value).collect());
     }
 
     /// Fills in the defaults.
@@ -83,6 +98,7 @@ impl AuthDraft {
             file: self.file,
             remember: self.remember.unwrap_or(usual.remember),
             ban,
+            spared: self.spared.unwrap_or(usual.spared),
         }
     }
 }
@@ -95,12 +111,13 @@ fn time_above_zero(table: &Table<'_>, key: &str) -> Option<Duration> {
     table.text(key, read).map(|time| time.value)
 }
 
-pub(super) const KEYS: [&str; 5] = [
+pub(super) const KEYS: [&str; 6] = [
     "file",
     "remember",
     "ban_failures",
     "ban_window",
     "ban_length",
+    "ban_except",
 ];
 
 const MOST_FAILURES: usize = 1_000_000;

@@ -51,7 +51,7 @@ pub(super) fn ports(text: &str) -> Result<RangeInclusive<u16>, Mismatch> {
 }
 
 /// Reads a kind of operation.
-pub(super) fn operation(text: &str) -> Result<Kind, Mismatch> {
+pub(crate) fn operation(text: &str) -> Result<Kind, Mismatch> {
     value::choice(&Kind::WORDS, text).map_err(|mismatch| match text.to_ascii_lowercase().as_str() {
         "connect" => Mismatch {
             instead: "\"tunnel\"".to_owned(),
@@ -66,7 +66,7 @@ pub(super) fn operation(text: &str) -> Result<Kind, Mismatch> {
 }
 
 /// Reads a method of requests (RFC 9110 section 9.1).
-pub(super) fn method(text: &str) -> Result<String, Mismatch> {
+pub(crate) fn method(text: &str) -> Result<String, Mismatch> {
     let upper = text.to_ascii_uppercase();
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let fits = (1..=32).contains(&text.len()) && text.bytes().all(is_token);
@@ -184,7 +184,8 @@ fn meant_name(text: &str) -> String {
 
 const PORTS: &str = "a port from 1 to 65535, or the first and the last of several";
 
-const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
+/// From Monday on.
+pub(crate) const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 
 const DAY: u16 = 24 * 60;
 

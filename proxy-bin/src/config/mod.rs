@@ -26,11 +26,12 @@ use proxy_core::{HeadLimits, Timeouts};
 use tracing::level_filters::LevelFilter;
 
 pub(crate) use auth::{Auth, Ban};
+pub(crate) use condition::{DAYS, method, operation};
 pub(crate) use draft::Draft;
 pub(crate) use file::access;
 pub(crate) use listener::{Listener, Protocol, TlsFiles};
 pub(crate) use parents::{Chain, Hop, HopProtocol, Login, Order, Parent, Via};
-pub(crate) use problem::{Mismatch, Origin, Problem, Sourced, shown};
+pub(crate) use problem::{Mismatch, Origin, Problem, Sourced, nearest, shown};
 pub(crate) use resolver::Resolver;
 pub(crate) use rules::{Action, Hours, Kind, Rule};
 pub(crate) use sources::{Addresses, Choice, Source};
@@ -63,8 +64,8 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// In a few words.
-    pub(crate) fn summary(&self) -> String {
+    /// In a few words, with the number of users.
+    pub(crate) fn summary(&self, users: usize) -> String {
         let count = |count: usize, what: &str| match count {
             1 => format!("1 {what}"),
             count => format!("{count} {what}s"),
@@ -74,7 +75,7 @@ impl Config {
             "{} ({}), {}, {}",
             count(self.listeners.len(), "listener"),
             listeners.join(", "),
-            count(self.users.len(), "user"),
+            count(users, "user"),
             count(self.workers, "worker"),
         )
     }

@@ -168,7 +168,7 @@ impl ParentsDraft {
         let members = table.texts("parents", value::name);
         let order = table.text("order", |text| value::choice(&Order::WORDS, text));
         if let (Some(name), Some(members)) = (name, members) {
-            let order = order.map_or(Order::default(), |order| order.value);
+            let order = order.map_or_else(Order::default, |order| order.value);
             self.groups.push(GroupDraft {
                 name,
                 members,

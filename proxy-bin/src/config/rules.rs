@@ -42,7 +42,7 @@ pub(crate) enum Action {
 }
 
 /// The kinds of [`Operation`](proxy_core::Operation).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     Associate,
     Bind,
@@ -61,7 +61,7 @@ impl Kind {
 
 /// A part of each day, in minutes since midnight; over midnight if it ends before
 /// it starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Hours {
     pub(crate) start: u16,
     /// The first minute that is not in it any more.
@@ -215,7 +215,7 @@ impl Known<'_> {
             let names = self.parents.iter().map(|parent| parent.name.as_str());
             let names = names.chain(["direct"]).collect();
             self.unknown(
-                "rule.via",
+                "via",
                 written,
                 "\"direct\" or the name of a parent or group",
                 names,
@@ -230,12 +230,7 @@ impl Known<'_> {
         let at = names.position(|name| name == written.value);
         if at.is_none() {
             let names = self.sources.iter().map(|source| source.name.as_str());
-            self.unknown(
-                "rule.source",
-                written,
-                "the name of a source",
-                names.collect(),
-            );
+            self.unknown("source", written, "the name of a source", names.collect());
         }
         at.and_then(|at| u16::try_from(at).ok())
     }
@@ -251,22 +246,27 @@ impl Known<'_> {
             found.extend(named.map(|(at, _)| at));
             if found.len() == before {
                 let names = self.listeners.iter().map(String::as_str).collect();
-                self.unknown("rule.listeners", &written, "the name of a listener", names);
+                self.unknown("listeners", &written, "the name of a listener", names);
             }
         }
         found
     }
 
+    /// `key` is that of the rule.
     fn unknown(&mut self, key: &str, written: &Sourced<String>, expected: &str, names: Vec<&str>) {
         let instead = match (nearest(&written.value, &names), names.as_slice()) {
             (Some(name), _) => format!("{name:?}"),
-            (None, []) => "nothing, or add it,".to_owned(),
+            (None, []) => format!("no {key}, or a [[{key}]] of that name,"),
             (None, names) => value::one_of(&names[..names.len().min(MOST_NAMES)]),
         };
         let found = shown(&written.value);
         let mismatch = Mismatch::new(expected, instead);
-        self.problems
-            .push(Problem::mismatch(&written.origin, key, &mismatch, &found));
+        self.problems.push(Problem::mismatch(
+            &written.origin,
+            format!("rule.{key}"),
+            &mismatch,
+            &found,
+        ));
     }
 
     /// Only requests have methods; a rule for others would never hold.

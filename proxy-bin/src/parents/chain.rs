@@ -13,6 +13,7 @@ use proxy_tls::Connector;
 use proxy_tls::rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 
+use super::Wanted;
 use super::trouble::{Failure, Stage, Trouble};
 use crate::config::Login;
 use crate::upstream::Upstream;
@@ -73,12 +74,12 @@ impl Chain {
         self.parent.as_ref()
     }
 
-    /// A connection to `target`, or, for a `request`, to the last hop if that
-    /// speaks HTTP. `stage` tells how far it has come.
+    /// A connection for what is wanted. `name` is what we call ourselves,
+    /// `stage` tells how far it has come.
     pub(super) async fn reach<D>(
         &self,
-        target: Target<'_>,
-        request: bool,
+        wanted: Wanted<'_>,
+        name: &str,
         stage: &Cell<Stage>,
         dial: &D,
     ) -> Result<Upstream, Failure>
@@ -99,26 +100,34 @@ impl Chain {
             if let Some(tls) = &hop.tls {
                 upstream = tls.wrap(upstream).await.map_err(fail)?;
             }
-            if let Some(parent) = self.parent.as_ref().filter(|_| last && request) {
+            if let Some(parent) = self.parent.as_ref().filter(|_| last && wanted.request) {
                 upstream.set_parent(Arc::clone(parent));
                 break;
             }
             stage.set(Stage { hop: at, last });
-            let goal = next.map_or(target, |next| next.target.as_target());
-            hop.ask(&mut upstream, goal).await.map_err(fail)?;
+            let target = next.map_or(wanted.target, |next| next.target.as_target());
+            hop.ask(&mut upstream, Wanted { target, ..wanted }, name)
+                .await
+                .map_err(fail)?;
         }
         Ok(upstream)
     }
 }
 
 impl Hop {
-    /// Has the hop connect to `goal`; what comes behind its answer is kept.
-    async fn ask(&self, upstream: &mut Upstream, goal: Target<'_>) -> Result<(), Trouble> {
+    /// Has the hop connect to the target; what comes behind its answer is kept.
+    async fn ask(
+        &self,
+        upstream: &mut Upstream,
+        wanted: Wanted<'_>,
+        name: &str,
+    ) -> Result<(), Trouble> {
+        let Wanted { target, via, .. } = wanted;
         let mut ahead = upstream.take_ahead();
         let login = self.login.as_ref().map(credentials);
         match self.speaks {
             Speaks::Http => {
-                let mut handshake = ConnectHandshake::new(goal);
+                let mut handshake = ConnectHandshake::new(target).via(name, via);
                 if let Some(login) = login {
                     handshake = handshake.login(login);
                 }
@@ -126,13 +135,13 @@ impl Hop {
             }
             Speaks::Socks4a => {
                 let user = login.map_or(&b""[..], |login| login.user);
-                let mut handshake = ClientHandshake::v4(goal, user)?;
+                let mut handshake = ClientHandshake::v4(target, user)?;
                 drive(upstream, &mut ahead, &mut handshake).await?;
             }
             Speaks::Socks5 => {
                 let mut handshake = match login {
-                    Some(login) => ClientHandshake::v5_login(goal, login)?,
-                    None => ClientHandshake::v5(goal),
+                    Some(login) => ClientHandshake::v5_login(target, login)?,
+                    None => ClientHandshake::v5(target),
                 };
                 drive(upstream, &mut ahead, &mut handshake).await?;
             }

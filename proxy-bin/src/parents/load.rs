@@ -1,6 +1,7 @@
 //! From configured parents to chains that can be dialled: issuers are read once.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,6 +36,7 @@ pub(crate) fn load(config: &Config) -> Result<Ways, Unloaded> {
     loader.mistakes.sort_by_key(Problem::place);
     match (loader.mistakes.is_empty(), loader.failures.is_empty()) {
         (true, true) => Ok(Ways(Arc::new(Shared {
+            name: format!("proxyd-{:016x}", RandomState::new().hash_one(())),
             chains: loader.chains,
             groups,
         }))),

@@ -28,9 +28,20 @@ pub(crate) struct Ways(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
+    /// What this process calls itself towards HTTP parents.
+    name: String,
     chains: Vec<Chain>,
     /// In the order of `Config::parents`.
     groups: Vec<Group>,
+}
+
+impl Ways {
+    /// What this process calls itself towards parents, so that it knows a
+    /// request that comes back; `None` if there are none.
+    pub(crate) fn name(&self) -> Option<&str> {
+        let used = !self.0.chains.is_empty();
+        used.then_some(&*self.0.name)
+    }
 }
 
 /// A parent or a group of them.
@@ -59,6 +70,16 @@ struct State {
     warned: Throttle,
 }
 
+/// What a connection is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'w> {
+    pub(crate) target: Target<'w>,
+    /// The last parent itself will do, if it speaks HTTP.
+    pub(crate) request: bool,
+    /// The proxies that a tunnel came through, as in `Via`.
+    pub(crate) via: Option<&'w [u8]>,
+}
+
 /// A parent or group, and which member is tried first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Turn {
@@ -68,7 +89,7 @@ pub(crate) struct Turn {
 
 impl Parents {
     pub(crate) fn new(ways: Ways, timeouts: &Timeouts) -> Self {
-        let Shared { chains, groups } = &*ways.0;
+        let Shared { chains, groups, .. } = &*ways.0;
         Self {
             states: chains.iter().map(|_| State::default()).collect(),
             turns: groups.iter().map(|_| Cell::default()).collect(),
@@ -77,6 +98,11 @@ impl Parents {
             patience: timeouts.connect.map(|time| time * 19 / 20),
             ways,
         }
+    }
+
+    /// [`Ways::name`].
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.ways.name()
     }
 
     /// Chooses the member of the parent or group `via`, an index into
@@ -119,8 +145,8 @@ impl Parents {
         self.ways.0.chains[chain].parent().is_some()
     }
 
-    /// Reaches `target` through the member whose turn it is, or, while that is
-    /// the parents' own trouble, through the next ones. For a `request`, the last
+    /// Reaches the target through the member whose turn it is, or, while that is
+    /// the parents' own trouble, through the next ones. For a request, the last
     /// parent itself is reached if it speaks HTTP, and [`Upstream::parent`] says
     /// so.
     ///
@@ -131,8 +157,7 @@ impl Parents {
     pub(crate) async fn connect<D>(
         &self,
         turn: Turn,
-        target: Target<'_>,
-        request: bool,
+        wanted: Wanted<'_>,
         dial: D,
     ) -> Result<Upstream, ConnectError>
     where
@@ -146,7 +171,7 @@ impl Parents {
             let member = group.members[at];
             let budget = end.map(|end| untried.share(end));
             untried.remove(at);
-            let failure = match self.attempt(member, target, request, budget, &dial).await {
+            let failure = match self.attempt(member, wanted, budget, &dial).await {
                 Ok(mut upstream) => {
                     self.states[usize::from(member)].health.works();
                     upstream.set_lane(Lane {
@@ -168,8 +193,7 @@ impl Parents {
     async fn attempt<D>(
         &self,
         member: u16,
-        target: Target<'_>,
-        request: bool,
+        wanted: Wanted<'_>,
         budget: Option<Duration>,
         dial: &D,
     ) -> Result<Upstream, Failure>
@@ -178,7 +202,7 @@ impl Parents {
     {
         let chain = &self.ways.0.chains[usize::from(member)];
         let stage = Cell::default();
-        let reaching = chain.reach(target, request, &stage, dial);
+        let reaching = chain.reach(wanted, &self.ways.0.name, &stage, dial);
         match budget {
             None => reaching.await,
             Some(budget) => tokio::time::timeout(budget, reaching)
@@ -258,5 +282,100 @@ impl Untried {
     /// An equal part of the time that is left, so that each has its chance.
     fn share(self, end: Instant) -> Duration {
         end.saturating_duration_since(Instant::now()) / self.0.count_ones().max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Draft;
+    use proxy_core::ConnectErrorKind;
+
+    /// A group of four parents, each at a port of its number.
+    fn parents(order: &str) -> Parents {
+        let mut toml = String::new();
+        for number in 1..=4 {
+            toml += &format!("[[parent]]\nname = \"p{number}\"\nurl = \"http://h:{number}\"\n");
+        }
+        toml += "[[group]]\nname = \"all\"\nparents = [\"p1\", \"p2\", \"p3\", \"p4\"]\n";
+        toml += &format!("order = \"{order}\"\n");
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("p.toml");
+        std::fs::write(&path, toml).expect("written");
+        let draft = Draft::read(&path).expect("no mistake");
+        let config = draft.finish().expect("no mistake");
+        let ways = load(&config).expect("nothing to read");
+        Parents::new(ways, &config.timeouts)
+    }
+
+    const GROUP: u16 = 4;
+
+    /// The ports that are dialled for one request, none of which works.
+    async fn dialled(parents: &Parents) -> Vec<u16> {
+        let tried = std::cell::RefCell::new(Vec::new());
+        let wanted = Wanted {
+            target: Target::parse("far:80", None).expect("a target"),
+            request: true,
+            via: None,
+        };
+        let turn = parents.turn(GROUP);
+        let reached = parents.connect(turn, wanted, async |hop: Target<'_>| {
+            tried.borrow_mut().push(hop.port);
+            Err(ConnectError::origin(ConnectErrorKind::Refused))
+        });
+        let error = reached.await.map(drop);
+        let refused = ConnectError::parent(ConnectErrorKind::Refused);
+        assert_eq!(error, Err(refused));
+        tried.into_inner()
+    }
+
+    #[tokio::test]
+    async fn each_member_is_tried_once_from_the_first_on() {
+        let parents = parents("failover");
+        // Also when all are unfit, which they are after three failures each.
+        for _ in 0..5 {
+            assert_eq!(dialled(&parents).await, [1, 2, 3, 4]);
+        }
+        // The only parent of its name is tried whatever happened.
+        assert_eq!(parents.turn(0).first, 0);
+    }
+
+    #[tokio::test]
+    async fn turns_are_taken_among_those_that_are_fit() {
+        let parents = parents("round_robin");
+        assert_eq!(dialled(&parents).await, [1, 2, 3, 4]);
+        assert_eq!(dialled(&parents).await, [2, 3, 4, 1]);
+        let now = std::time::Instant::now();
+        parents.states[0].health.works();
+        parents.states[2].health.works();
+        parents.states[1].health.fails(now);
+        parents.states[3].health.fails(now);
+        assert_eq!(dialled(&parents).await, [3, 1, 4, 2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_member_has_its_share_of_the_time() {
+        let parents = parents("failover");
+        let wanted = Wanted {
+            target: Target::parse("far:80", None).expect("a target"),
+            request: true,
+            via: None,
+        };
+        let start = Instant::now();
+        let tried = std::cell::RefCell::new(Vec::new());
+        let reached = parents.connect(parents.turn(GROUP), wanted, async |hop: Target<'_>| {
+            tried
+                .borrow_mut()
+                .push((hop.port, start.elapsed().as_millis()));
+            std::future::pending().await
+        });
+        let error = reached.await.map(drop);
+        assert_eq!(error, Err(ConnectError::parent(ConnectErrorKind::TimedOut)));
+        assert!(start.elapsed() < Duration::from_secs(10));
+        let tried = tried.into_inner();
+        assert_eq!(tried.len(), 4, "{tried:?}");
+        for (at, (_, millis)) in (0..).zip(&tried) {
+            assert!(millis.abs_diff(at * 2375) < 50, "{tried:?}");
+        }
     }
 }

@@ -67,7 +67,12 @@ impl Failure {
 
     /// What the client and the log are told.
     pub(super) fn error(&self) -> ConnectError {
+        const EXHAUSTED: ConnectErrorKind = ConnectErrorKind::Exhausted;
         ConnectError::parent(match &self.trouble {
+            // Of our own descriptors and ports.
+            Trouble::Dial(error) if error.kind == EXHAUSTED => {
+                return ConnectError::origin(EXHAUSTED);
+            }
             Trouble::Dial(error) => error.kind,
             Trouble::Http(error) => drive_kind(error),
             Trouble::Late => ConnectErrorKind::TimedOut,
@@ -150,5 +155,90 @@ fn io_kind(error: &std::io::Error) -> ConnectErrorKind {
     match error.kind() {
         std::io::ErrorKind::UnexpectedEof => ConnectErrorKind::Protocol,
         kind => ConnectError::from(std::io::Error::from(kind)).kind,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proxy_socks::ReplyCode;
+    use std::io;
+
+    const FIRST: Stage = Stage {
+        hop: 0,
+        last: false,
+    };
+    const LAST: Stage = Stage { hop: 1, last: true };
+
+    fn http(error: DriveError<TunnelError>) -> Trouble {
+        error.into()
+    }
+
+    fn refused(code: u8) -> Trouble {
+        DriveError::Handshake(ClientError::Refused(ReplyCode(code))).into()
+    }
+
+    #[test]
+    fn whose_fault_it_is() {
+        use ConnectErrorKind as Kind;
+        let io = |kind| DriveError::Io(io::Error::from(kind));
+        let status = |status| DriveError::Handshake(TunnelError::Refused(status));
+        let exhausted = ConnectError::origin(Kind::Exhausted);
+        let down = ConnectError::origin(Kind::Refused);
+        for (stage, trouble, kind, blame) in [
+            (FIRST, Trouble::Dial(down), Kind::Refused, Blame::Parent),
+            (
+                FIRST,
+                Trouble::Tls(TlsErrorKind::ClearText),
+                Kind::Tls,
+                Blame::Parent,
+            ),
+            (FIRST, Trouble::Late, Kind::TimedOut, Blame::Parent),
+            (LAST, Trouble::Late, Kind::TimedOut, Blame::Unclear),
+            (FIRST, http(status(403)), Kind::Forbidden, Blame::Parent),
+            (LAST, http(status(403)), Kind::Forbidden, Blame::Target),
+            (LAST, http(status(407)), Kind::Login, Blame::Parent),
+            (LAST, http(status(502)), Kind::Other, Blame::Unclear),
+            (LAST, http(status(503)), Kind::Exhausted, Blame::Unclear),
+            (LAST, http(status(504)), Kind::TimedOut, Blame::Target),
+            (
+                LAST,
+                http(DriveError::Closed),
+                Kind::Protocol,
+                Blame::Parent,
+            ),
+            (
+                LAST,
+                http(DriveError::TooLong),
+                Kind::Protocol,
+                Blame::Parent,
+            ),
+            (
+                LAST,
+                http(io(io::ErrorKind::ConnectionReset)),
+                Kind::Reset,
+                Blame::Parent,
+            ),
+            (
+                LAST,
+                http(io(io::ErrorKind::UnexpectedEof)),
+                Kind::Protocol,
+                Blame::Parent,
+            ),
+            (LAST, refused(5), Kind::Refused, Blame::Target),
+            (LAST, refused(1), Kind::Other, Blame::Unclear),
+            (
+                LAST,
+                Trouble::Wire(WireError::Family),
+                Kind::HostUnreachable,
+                Blame::Unclear,
+            ),
+        ] {
+            let failure = Failure::new(stage, trouble);
+            assert_eq!(failure.error(), ConnectError::parent(kind), "{failure}");
+            assert_eq!(failure.blame(), blame, "{failure}");
+        }
+        let ours = Failure::new(FIRST, Trouble::Dial(exhausted));
+        assert_eq!((ours.error(), ours.blame()), (exhausted, Blame::Ours));
     }
 }

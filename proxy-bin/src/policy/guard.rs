@@ -6,8 +6,28 @@ use std::net::IpAddr;
 use proxy_core::Special;
 
 use super::rule::Keyed;
-use super::{Person, Policy, Trust, Verdict};
-use crate::config::Action;
+use super::{Person, Policy, Verdict};
+use crate::config::{Action, Listener, Protocol};
+
+/// Whom the guard lets to special addresses without a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// The target is not of the client's choosing.
+    Everybody,
+    /// Clients at this machine.
+    Loopback,
+    Nobody,
+}
+
+impl Trust {
+    pub(super) fn of(listener: &Listener) -> Self {
+        match (listener.protocol, listener.trust_loopback) {
+            (Protocol::Tcp, _) => Self::Everybody,
+            (_, true) => Self::Loopback,
+            (_, false) => Self::Nobody,
+        }
+    }
+}
 
 impl Policy {
     /// Whether `address` may be dialled: the very one, just before it is.

@@ -2,9 +2,13 @@
 //! addresses that are not public.
 
 mod clock;
+mod explain;
 mod guard;
 mod index;
 mod rule;
+#[cfg(test)]
+mod truth;
+mod usual;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,18 +17,22 @@ use proxy_core::{Host, Operation, Target};
 
 use crate::config::{Action, Config, Kind, Origin};
 use clock::Clock;
+use guard::Trust;
 use index::{Builder, Index};
 use rule::{Keyed, Rest, Rule};
+use usual::Settings;
 
 pub(crate) use clock::Moment;
-pub(crate) use rule::Condition;
+pub(crate) use explain::{Asked, Explanation, Question};
+use rule::Condition;
+pub(crate) use usual::Usual;
 
 /// The rules of a configuration, for all workers.
 ///
 /// A decision allocates nothing and costs the same for any number of entries and
-/// of rules with one entry: each rule is found by its names, else by its
-/// networks, else by those of its clients, else by its users. The first rule of
-/// the configuration that holds decides.
+/// of rules that differ in them: each rule is found by its names, its networks,
+/// those of its clients, or its users. The first rule of the configuration that
+/// holds decides.
 #[derive(Debug)]
 pub(crate) struct Policy {
     rules: Box<[Rule]>,
@@ -32,12 +40,16 @@ pub(crate) struct Policy {
     users: HashMap<Box<str>, u32>,
     /// In order; their places are their numbers.
     methods: Box<[Box<str>]>,
+    settings: Settings,
+    /// For each listener.
+    trust: Box<[Trust]>,
     /// Where the rules were written.
     origins: Box<[Origin]>,
     clock: Clock,
 }
 
-/// Who asks; the same for all that a client does after its login.
+/// Who asks; the same for all that a client does after its login. Of one policy
+/// only, like [`Act`] and [`Verdict`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Person {
     client: IpAddr,
@@ -45,16 +57,6 @@ pub(crate) struct Person {
     user: Option<u32>,
     listener: usize,
     trust: Trust,
-}
-
-/// Whom the egress guard lets to special addresses without a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trust {
-    /// The target is not of the client's choosing.
-    Everybody,
-    /// Clients at this machine.
-    Loopback,
-    Nobody,
 }
 
 /// What is asked for.
@@ -135,7 +137,7 @@ impl Policy {
             numbers.sort_unstable();
             numbers
         };
-        let mut builder = Builder::default();
+        let mut builder = Builder::new(&config.rules);
         let rules = (0..).zip(&config.rules).map(|(at, rule)| {
             let numbers = rule.users.as_ref().map(|names| number(&users, names));
             let mut compiled = builder.add(at, rule, numbers);
@@ -154,6 +156,8 @@ impl Policy {
                 .iter()
                 .map(|rule| rule.origin.clone())
                 .collect(),
+            settings: Settings::new(config),
+            trust: config.listeners.iter().map(Trust::of).collect(),
             clock: Clock::Machine,
         }
     }
@@ -171,18 +175,12 @@ impl Policy {
     }
 
     /// Once for each login. `listener` is an entry of [`Config::listeners`].
-    pub(crate) fn person(
-        &self,
-        client: IpAddr,
-        user: Option<&str>,
-        listener: usize,
-        trust: Trust,
-    ) -> Person {
+    pub(crate) fn person(&self, client: IpAddr, user: Option<&str>, listener: usize) -> Person {
         Person {
             client: client.to_canonical(),
             user: user.and_then(|user| self.users.get(user).copied()),
             listener,
-            trust,
+            trust: self.trust.get(listener).copied().unwrap_or(Trust::Nobody),
         }
     }
 
@@ -207,7 +205,11 @@ impl Policy {
         address: Option<IpAddr>,
     ) -> Judgement {
         let address = address.map_or(Address::Later, Address::Known);
-        self.first(&Request::new(person, act, target, address))
+        match self.first(&Request::new(person, act, target, address)) {
+            None => Judgement::Decided(Verdict::OPEN),
+            Some((_, Outcome::NeedsAddress)) => Judgement::NeedsAddress,
+            Some((rule, _)) => Judgement::Decided(self.verdict(rule)),
+        }
     }
 
     /// What the rules say of a name that has no address: those with networks do
@@ -218,11 +220,8 @@ impl Policy {
         act: Act,
         target: Target<'_>,
     ) -> Verdict {
-        match self.first(&Request::new(person, act, target, Address::Never)) {
-            Judgement::Decided(verdict) => verdict,
-            // Only of names that still have one to come.
-            Judgement::NeedsAddress => Verdict::OPEN,
-        }
+        let first = self.first(&Request::new(person, act, target, Address::Never));
+        first.map_or(Verdict::OPEN, |(rule, _)| self.verdict(rule))
     }
 
     /// The rule that forbids all targets, whichever they are, if that is clear
@@ -259,7 +258,10 @@ impl Policy {
     ///
     /// The lists need no merging: each is ascending, and is left where it comes
     /// behind the best so far.
-    fn first(&self, request: &Request<'_>) -> Judgement {
+    fn first(&self, request: &Request<'_>) -> Option<(u32, Outcome)> {
+        if self.rules.is_empty() {
+            return None;
+        }
         let mut best = None;
         let mut visit = |rules: &[u32], found: Option<Condition>| {
             for rule in rules {
@@ -295,18 +297,20 @@ impl Policy {
             }
             Address::Never => {}
         }
-        match best {
-            None => Judgement::Decided(Verdict::OPEN),
-            Some((_, Outcome::NeedsAddress)) => Judgement::NeedsAddress,
-            Some((rule, _)) => Judgement::Decided(self.verdict(rule)),
-        }
+        best
     }
 
     fn verdict(&self, rule: u32) -> Verdict {
-        self.rule(rule).map_or(Verdict::OPEN, |found| Verdict {
+        let found = self.rule(rule);
+        Verdict {
             rule: Some(rule),
-            action: found.action,
-        })
+            action: found.map_or(Action::Deny, |found| found.action),
+        }
+    }
+
+    /// Those of all rules.
+    fn numbers(&self) -> impl Iterator<Item = u32> + use<> {
+        (0..).take(self.rules.len())
     }
 
     fn rule(&self, rule: u32) -> Option<&Rule> {
@@ -435,3 +439,8 @@ fn find(words: &[Box<str>], word: &str) -> Option<u32> {
     let at = words.binary_search_by(|other| (**other).cmp(word)).ok()?;
     u32::try_from(at).ok()
 }
+
+#[cfg(test)]
+mod naive;
+#[cfg(test)]
+mod tests;

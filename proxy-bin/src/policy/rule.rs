@@ -106,7 +106,7 @@ impl Rest {
 
 /// The conditions, as they are named in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Condition {
+pub(super) enum Condition {
     Days,
     From,
     Hours,

@@ -5,6 +5,8 @@ use std::fmt;
 use argon2::{Algorithm, Argon2, Params, PasswordHash, PasswordHasher, Version};
 use sha_crypt::{PasswordVerifier, ShaCrypt};
 
+use super::scratch::Scratch;
+
 /// A hash whose verification takes neither minutes nor all memory. `Debug` hides
 /// it.
 #[derive(Clone, PartialEq, Eq)]
@@ -39,10 +41,9 @@ impl Hash {
     }
 
     /// Whether it is the hash of this password. Takes its time.
-    pub(super) fn verify(&self, password: &[u8]) -> bool {
+    pub(super) fn verify(&self, password: &[u8], scratch: &mut Scratch) -> bool {
         match self {
-            Self::Argon2(hash) => PasswordHash::new(hash)
-                .is_ok_and(|hash| Argon2::default().verify_password(password, &hash).is_ok()),
+            Self::Argon2(hash) => scratch.argon2(hash, password),
             Self::Bcrypt(hash) => bcrypt::verify(password, hash).unwrap_or(false),
             Self::ShaCrypt(hash) => ShaCrypt::default()
                 .verify_password(password, &**hash)
@@ -83,11 +84,13 @@ impl Recipe {
     /// # Errors
     /// Why the recipe or this password is not for it.
     pub(super) fn hash(self, password: &str) -> Result<String, String> {
-        let hash = self.make(password)?;
-        match Hash::parse(&hash) {
-            Ok(_) => Ok(hash),
-            Err(NoHash { expected, found }) => Err(format!("expected {expected}, found {found}")),
-        }
+        let cost = match self {
+            Self::Argon2 { memory, passes } => argon2_cost(memory, passes),
+            Self::Bcrypt { cost } => bcrypt_cost(cost),
+            Self::Sha512 { rounds } => sha_rounds(rounds),
+        };
+        cost.map_err(|NoHash { expected, found }| format!("expected {expected}, found {found}"))?;
+        self.make(password)
     }
 
     fn make(self, password: &str) -> Result<String, String> {
@@ -121,15 +124,18 @@ impl Recipe {
 }
 
 fn bcrypt(text: &str) -> Result<Hash, NoHash> {
-    let Ok(parts) = text.parse::<bcrypt::HashParts>() else {
-        return damaged("bcrypt");
-    };
-    match parts.get_cost() {
-        cost @ ..4 => wrong("a bcrypt cost of at least 4", format!("one of {cost}")),
-        4..=MOST_COST => Ok(Hash::Bcrypt(text.into())),
+    match text.parse::<bcrypt::HashParts>() {
+        Ok(parts) => bcrypt_cost(parts.get_cost()).map(|()| Hash::Bcrypt(text.into())),
+        Err(_) => damaged("bcrypt"),
+    }
+}
+
+fn bcrypt_cost(cost: u32) -> Result<(), NoHash> {
+    match cost {
+        4..=MOST_COST => Ok(()),
         cost => wrong(
-            format!("a bcrypt cost of at most {MOST_COST}"),
-            format!("one of {cost}, with which a login takes too long"),
+            format!("a bcrypt cost of 4 to {MOST_COST}"),
+            format!("{cost}"),
         ),
     }
 }
@@ -152,12 +158,15 @@ fn sha_crypt(text: &str) -> Result<Hash, NoHash> {
         && salt.bytes().all(is_digit)
         && hash.len() == digits
         && hash.bytes().all(is_digit);
-    let Some(rounds) = rounds.map_or(Some(5000), |rounds| rounds.parse().ok()) else {
-        return damaged("SHA-crypt");
-    };
+    match rounds.map_or(Some(5000), |rounds| rounds.parse().ok()) {
+        Some(rounds) if well_formed => sha_rounds(rounds).map(|()| Hash::ShaCrypt(text.into())),
+        _ => damaged("SHA-crypt"),
+    }
+}
+
+fn sha_rounds(rounds: u32) -> Result<(), NoHash> {
     match rounds {
-        _ if !well_formed => damaged("SHA-crypt"),
-        1000..=MOST_ROUNDS => Ok(Hash::ShaCrypt(text.into())),
+        1000..=MOST_ROUNDS => Ok(()),
         rounds => wrong(
             format!("1000 to {MOST_ROUNDS} rounds of SHA-crypt"),
             format!("{rounds}"),
@@ -179,23 +188,27 @@ fn argon2(text: &str) -> Result<Hash, NoHash> {
     if !has_version || salt < argon2::MIN_SALT_LEN || hash.hash.is_none() {
         return damaged("argon2");
     }
-    let work = u64::from(params.m_cost()) * u64::from(params.t_cost());
-    if params.m_cost() > MOST_MEMORY || work > MOST_WORK {
-        let expected = format!(
-            "argon2 with at most {MOST_MEMORY} KiB (m), and passes (t) for at most {MOST_WORK} KiB \
-             in all"
-        );
-        let found = format!("m={},t={}", params.m_cost(), params.t_cost());
-        return wrong(expected, found);
-    }
-    Ok(Hash::Argon2(text.into()))
+    argon2_cost(params.m_cost(), params.t_cost()).map(|()| Hash::Argon2(text.into()))
 }
 
-fn damaged(kind: &str) -> Result<Hash, NoHash> {
+/// For this memory in KiB and so many passes.
+fn argon2_cost(memory: u32, passes: u32) -> Result<(), NoHash> {
+    let work = u64::from(memory) * u64::from(passes);
+    if memory <= MOST_MEMORY && work <= MOST_WORK {
+        return Ok(());
+    }
+    let expected = format!(
+        "argon2 with at most {MOST_MEMORY} KiB (m), and passes (t) for at most {MOST_WORK} KiB in \
+         all"
+    );
+    wrong(expected, format!("m={memory},t={passes}"))
+}
+
+fn damaged<T>(kind: &str) -> Result<T, NoHash> {
     wrong(format!("a whole {kind} hash"), "a damaged one")
 }
 
-fn wrong(expected: impl Into<String>, found: impl Into<String>) -> Result<Hash, NoHash> {
+fn wrong<T>(expected: impl Into<String>, found: impl Into<String>) -> Result<T, NoHash> {
     Err(NoHash {
         expected: expected.into(),
         found: found.into(),
@@ -230,3 +243,163 @@ const MOST_ROUNDS: u32 = 5_000_000;
 const MOST_MEMORY: u32 = 1024 * 1024;
 /// KiB times passes.
 const MOST_WORK: u64 = 8 * 1024 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Published examples of each kind with their passwords.
+    const KNOWN: [(&str, &str); 7] = [
+        (
+            "U*U",
+            "$2a$05$CCCCCCCCCCCCCCCCCCCCC.E5YPO9kmyuRGyh0XouQYb4YMJKvyOeW",
+        ),
+        (
+            "U*U",
+            "$2b$05$CCCCCCCCCCCCCCCCCCCCC.E5YPO9kmyuRGyh0XouQYb4YMJKvyOeW",
+        ),
+        (
+            "U*U",
+            "$2y$05$CCCCCCCCCCCCCCCCCCCCC.E5YPO9kmyuRGyh0XouQYb4YMJKvyOeW",
+        ),
+        (
+            "Hello world!",
+            "$5$saltstring$5B8vYYiY.CVt1RlTTf8KbXBH3hsxY/GNooZaBBGWEc5",
+        ),
+        (
+            "Hello world!",
+            "$6$rounds=10000$saltstringsaltst$OW1/O6BYHV6BcXZu8QVeXbDWra3Oeqh0sbHbbMCVNSnCM/\
+             UrjmM0Dp8vOuZeHBy/YTBmSK6H9qs/y3RnOaw5v.",
+        ),
+        (
+            "password",
+            "$argon2i$v=19$m=256,t=2,p=1$c29tZXNhbHQ$iekCn0Y3spW+sCcFanM2xBT63UP2sghkUoHLIUpWRS8",
+        ),
+        (
+            "password",
+            "$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4",
+        ),
+    ];
+
+    #[test]
+    fn hashes_of_every_kind() {
+        let mut scratch = Scratch::default();
+        for (password, text) in KNOWN {
+            let hash = Hash::parse(text).expect("a hash");
+            assert!(hash.verify(password.as_bytes(), &mut scratch), "{text}");
+            for wrong in ["", "Password", "U*U*", "hello world!"] {
+                assert!(
+                    !hash.verify(wrong.as_bytes(), &mut scratch),
+                    "{text} {wrong}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_made_is_known_again() {
+        let mut scratch = Scratch::default();
+        for (recipe, start) in [
+            (
+                Recipe::Argon2 {
+                    memory: 64,
+                    passes: 1,
+                },
+                "$argon2id$v=19$m=64,t=1,p=1$",
+            ),
+            (Recipe::Bcrypt { cost: 4 }, "$2b$04$"),
+            (Recipe::Sha512 { rounds: 1000 }, "$6$rounds=1000$"),
+        ] {
+            let text = recipe.hash("päss:word").expect("a hash");
+            assert!(text.starts_with(start), "{text}");
+            assert_ne!(Ok(&text), recipe.hash("päss:word").as_ref(), "salted");
+            let hash = Hash::parse(&text).expect("a hash");
+            assert!(hash.verify("päss:word".as_bytes(), &mut scratch), "{text}");
+            assert!(!hash.verify(b"pass:word", &mut scratch), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_made() {
+        let argon2 = |memory, passes| Recipe::Argon2 { memory, passes };
+        for (recipe, password) in [
+            (Recipe::Bcrypt { cost: 3 }, "secret"),
+            (Recipe::Bcrypt { cost: 4 }, &*"p".repeat(73)),
+            (Recipe::Sha512 { rounds: 999 }, "secret"),
+            (argon2(64, 0), "secret"),
+            (argon2(7, 1), "secret"),
+        ] {
+            let said = recipe.hash(password).expect_err("no hash");
+            assert!(!said.contains(password), "{said}");
+        }
+    }
+
+    #[test]
+    fn weak_damaged_and_endless_ones_are_refused() {
+        let bcrypt = |cost: &str| {
+            let rest = "CCCCCCCCCCCCCCCCCCCCC.E5YPO9kmyuRGyh0XouQYb4YMJKvyOeW";
+            format!("$2y${cost}${rest}")
+        };
+        let argon2 = |params: &str| {
+            let hash = "iekCn0Y3spW+sCcFanM2xBT63UP2sghkUoHLIUpWRS8";
+            format!("$argon2i$v=19${params}$c29tZXNhbHQ${hash}")
+        };
+        let sha = |rounds: &str| {
+            let hash = "5B8vYYiY.CVt1RlTTf8KbXBH3hsxY/GNooZaBBGWEc5";
+            format!("$5${rounds}saltstring${hash}")
+        };
+        for (text, found) in [
+            ("".to_owned(), "nothing"),
+            ("secret".to_owned(), "a password in clear"),
+            (
+                "rqXexS6ZhobKA".to_owned(),
+                "one of DES, which is guessed too fast, or a password in clear",
+            ),
+            (
+                "$apr1$r31.....$HqJZimcKQFAMYayBlzkrA/".to_owned(),
+                "one of MD5, which is guessed too fast",
+            ),
+            (
+                "{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=".to_owned(),
+                "one of SHA-1, which is guessed too fast",
+            ),
+            ("$y$j9T$abc$def".to_owned(), "one of another kind"),
+            (bcrypt("05").replace("2y", "2x"), "one of another kind"),
+            (bcrypt("05").replace("OeW", "Oe"), "a damaged one"),
+            (bcrypt("05").replace("OeW", "Oeü"), "a damaged one"),
+            (bcrypt("03"), "3"),
+            (bcrypt("17"), "17"),
+            (sha("rounds=999$"), "999"),
+            (sha("rounds=999999999$"), "999999999"),
+            (sha("rounds=99999999999999999999$"), "a damaged one"),
+            (sha("salt$"), "a damaged one"),
+            (sha("").replace("Ec5", "Ec"), "a damaged one"),
+            (sha("").replace("saltstring", ""), "a damaged one"),
+            (argon2("m=2097152,t=1,p=1"), "m=2097152,t=1"),
+            (argon2("m=65536,t=1000,p=1"), "m=65536,t=1000"),
+            (
+                argon2("m=4294967295,t=4294967295,p=1"),
+                "m=4294967295,t=4294967295",
+            ),
+            (argon2("m=256,t=2,p=64"), "a damaged one"),
+            (
+                argon2("m=256,t=2,p=1").replace("v=19$", ""),
+                "a damaged one",
+            ),
+            (
+                argon2("m=256,t=2,p=1").replace("$c29tZXNhbHQ", ""),
+                "a damaged one",
+            ),
+        ] {
+            let refused = Hash::parse(&text).expect_err(&text);
+            assert_eq!(refused.found, found, "{text}");
+        }
+    }
+
+    #[test]
+    fn p29_debug_hides_the_hash() {
+        let (_, text) = KNOWN[0];
+        let shown = format!("{:?}", Hash::parse(text));
+        assert!(!shown.contains("CCC"), "{shown}");
+    }
+}

@@ -6,6 +6,7 @@ mod door;
 mod hash;
 mod memory;
 mod passwd;
+mod scratch;
 mod secret;
 mod table;
 mod verify;

@@ -59,7 +59,9 @@ impl Passwd {
         let name = config::user_name(&self.name)
             .map_err(|mismatch| mistake("NAME", &mismatch, &config::shown(&self.name)))?;
         let password = ask()?;
-        let password = config::password(&password).map_err(|mismatch| {
+        let password = config::password(&password).map_err(|mut mismatch| {
+            // That one is for files.
+            "another one".clone_into(&mut mismatch.instead);
             mistake("password", &mismatch, config::wrong_password(&password))
         })?;
         let hash = self.recipe().hash(&password).map_err(Refusal::Mistake)?;
@@ -122,7 +124,8 @@ fn ask() -> Result<String, Refusal> {
     match password == again {
         true => Ok(password),
         false => Err(Refusal::Mistake(
-            "password: expected the same twice, found two; write one instead".to_owned(),
+            "password: expected the same one twice, found two; write one of them twice instead"
+                .to_owned(),
         )),
     }
 }
@@ -203,3 +206,64 @@ fn edit(text: &[u8], name: &str, line: &str) -> Vec<u8> {
 
 /// Bytes of a line that may be a password; a longer one shows as too long.
 const LONGEST: u64 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_takes_its_place() {
+        for (before, after) in [
+            ("", "alice:new\n"),
+            ("# users\nbob:b\n", "# users\nbob:b\nalice:new\n"),
+            ("bob:b", "bob:b\nalice:new\n"),
+            ("alice:old\nbob:b\n", "alice:new\nbob:b\n"),
+            (
+                "alices:x\n#alice:x\nalice:old",
+                "alices:x\n#alice:x\nalice:new\n",
+            ),
+            ("alice:1\nbob:b\nalice:2\n", "alice:new\nbob:b\n"),
+        ] {
+            let edited = edit(before.as_bytes(), "alice", "alice:new");
+            assert_eq!(String::from_utf8_lossy(&edited), after, "{before:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_made_for_its_owner_and_keeps_what_it_was() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("users");
+        let mode = || path.metadata().expect("a file").mode() & 0o777;
+        put(&path, "alice", "alice:1").expect("written");
+        assert_eq!(mode(), 0o600);
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o640)).expect("set");
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).expect("a link");
+        put(&link, "bob", "bob:2").expect("written");
+        assert_eq!(fs::read_to_string(&path).expect("text"), "alice:1\nbob:2\n");
+        assert_eq!(mode(), 0o640);
+        assert!(link.is_symlink());
+        assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 2);
+    }
+
+    #[test]
+    fn what_cannot_be_replaced_stays() {
+        let folder = tempfile::tempdir().expect("a folder");
+        assert!(put(folder.path(), "alice", "alice:1").is_err());
+        assert!(put(&folder.path().join("no/users"), "alice", "alice:1").is_err());
+        let kept = fs::read_dir(folder.path()).expect("a folder").count();
+        assert_eq!(kept, 0);
+    }
+
+    #[test]
+    fn a_password_is_one_line() {
+        for (input, password) in [
+            ("secret\n", "secret"),
+            ("secret\r\nmore\n", "secret"),
+            (" sec ret ", " sec ret "),
+            ("", ""),
+        ] {
+            assert_eq!(read_line(input.as_bytes()).expect("text"), password);
+        }
+    }
+}

@@ -314,3 +314,128 @@ fn content(path: &Path) -> Result<(Vec<u8>, Option<Mark>), Unreadable> {
 const LINE: &str = "NAME:HASH";
 /// Half a million users.
 const MOST_BYTES: u64 = 64 * 1024 * 1024;
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in super::super) fn user(name: &str, password: &str) -> User {
+        User {
+            name: name.to_owned(),
+            password: password.to_owned(),
+            source: None,
+        }
+    }
+
+    pub(in super::super) fn hash(password: &str) -> String {
+        bcrypt::hash(password, 4).expect("a hash")
+    }
+
+    pub(in super::super) fn table(users: &[User], text: &str) -> Table {
+        Table::parse(users, Path::new("users"), text.as_bytes()).expect("a table")
+    }
+
+    fn problems(text: &[u8]) -> Vec<String> {
+        let users = [user("carol", "secret")];
+        let parsed = Table::parse(&users, Path::new("users"), text);
+        let problems = parsed.expect_err("mistakes");
+        problems.iter().map(Problem::to_string).collect()
+    }
+
+    #[test]
+    fn a_file_with_all_that_is_allowed() {
+        let hash = hash("secret");
+        let text =
+            format!("# users\n\nalice:{hash}\r\n  # more\nbob b:{hash}:Bob B.\n\u{fc}:{hash}");
+        let table = table(&[user("carol", "x")], &text);
+        assert_eq!(table.len(), 4);
+        for name in ["alice", "bob b", "ü", "carol"] {
+            let found = table.find(name.as_bytes()).expect("a user");
+            assert_eq!(&*found.name, name);
+        }
+        assert!(table.find(b"Alice").is_none());
+    }
+
+    #[test]
+    fn every_mistake_is_told_with_its_line_and_without_secrets() {
+        let hash = hash("secret");
+        let text =
+            format!("alice:{hash}\nalice:{hash}\ncarol:{hash}\nno colon\n:{hash}\n").into_bytes();
+        let more = b"dave:hunter2\ner in:{SHA}abc\nx:\xff\n";
+        let said = problems(&[&text[..], more].concat());
+        let passwd = "write the output of proxyd passwd";
+        let kinds = "expected a hash of argon2 ($argon2id$), bcrypt ($2b$) or SHA-crypt ($6$)";
+        assert_eq!(
+            said,
+            [
+                "users:2: expected a name of its own, found \"alice\" as in line 1; write another \
+                 name, or leave one out instead",
+                "users:3: expected a name of its own, found \"carol\" as in the configuration; \
+                 write another name, or leave one out instead",
+                &format!("users:4: expected NAME:HASH, found no colon; {passwd} NAME instead"),
+                "users:5: expected a user name of 1 to 255 bytes without colons and control \
+                 characters, found \"\"; write \"alice\" instead",
+                &format!("users:6: {kinds}, found a password in clear; {passwd} dave instead"),
+                &format!(
+                    "users:7: {kinds}, found one of SHA-1, which is guessed too fast; {passwd} \
+                     NAME instead"
+                ),
+                "users:8: expected NAME:HASH, found bytes that are not UTF-8; write the text in \
+                 UTF-8 instead",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_new_table_takes_over_who_is_the_same() {
+        let (same, old, new) = (hash("same"), hash("old"), hash("new"));
+        let before = table(
+            &[user("carol", "x")],
+            &format!("alice:{same}\nbob:{old}\ndave:{same}\n"),
+        );
+        let mut after = table(
+            &[user("carol", "x")],
+            &format!("bob:{new}\nalice:{same}\nerin:{same}\n"),
+        );
+        after.replace(&before);
+        for (name, gone) in [
+            ("alice", false),
+            ("bob", true),
+            ("dave", true),
+            ("carol", false),
+        ] {
+            let account = before.find(name.as_bytes()).expect("a user");
+            assert_eq!(account.is_gone(), gone, "{name}");
+            let taken_over = after
+                .find(name.as_bytes())
+                .is_some_and(|now| Arc::ptr_eq(now, account));
+            assert_eq!(taken_over, !gone, "{name}");
+        }
+        for number in 0..3 {
+            let hashed = after.any_hashed(number).expect("a user");
+            assert!(!hashed.is_gone());
+        }
+    }
+
+    #[test]
+    fn p29_debug_shows_names_only() {
+        let hash = hash("secret");
+        let table = table(&[user("carol", "clear")], &format!("alice:{hash}\n"));
+        let text = format!("{table:?}");
+        assert!(text.contains("alice") && text.contains("carol"), "{text}");
+        assert!(!text.contains("clear") && !text.contains("$2b$"), "{text}");
+    }
+
+    #[test]
+    fn files_that_cannot_be_read() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let missing = folder.path().join("missing");
+        for path in [folder.path(), &missing, Path::new("/dev/null")] {
+            let origin = Origin::argument("test");
+            let read = Table::read(&[], path, Some(&origin));
+            assert!(matches!(read, Err(Unread::Mistakes(_))), "{path:?}");
+            let read = Table::read(&[], path, None);
+            assert!(matches!(read, Err(Unread::Failure(_))), "{path:?}");
+        }
+    }
+}

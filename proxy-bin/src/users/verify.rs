@@ -6,7 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use super::desk::{Desk, Notice};
+use super::desk::{Desk, Notice, Task};
+use super::scratch::Scratch;
 
 /// The desk, and the bell of those who work behind it.
 pub(super) struct Office {
@@ -41,7 +42,8 @@ impl Office {
                 .name(format!("verify-{number}"))
                 .spawn(move || {
                     stand_back();
-                    while office.work() {}
+                    let mut scratch = Scratch::default();
+                    while office.work(&mut scratch) {}
                 })?;
         }
         Ok(())
@@ -67,32 +69,43 @@ impl Office {
         self.bell.notify_one();
     }
 
-    /// Waits for a password and verifies it; `false` once the office is closed.
-    fn work(&self) -> bool {
+    /// Waits for a task and does it; `false` once the office is closed.
+    fn work(&self, scratch: &mut Scratch) -> bool {
         let mut open = self.lock();
-        loop {
+        let task = loop {
             if open.closed {
                 return false;
             }
-            match open.desk.take(Instant::now()) {
-                Ok(None) => {
-                    open = self.bell.wait(open).unwrap_or_else(PoisonError::into_inner);
+            open = match open.desk.take(Instant::now()) {
+                Some(task) => break task,
+                None if scratch.is_empty() => {
+                    let woken = self.bell.wait(open);
+                    woken.unwrap_or_else(PoisonError::into_inner)
                 }
-                Err(in_vain) => {
+                None => {
+                    // Idle threads hold no memory, and nobody waits for them.
                     drop(open);
-                    in_vain.deliver();
-                    return true;
-                }
-                Ok(Some(work)) => {
-                    drop(open);
-                    // A hash that breaks the verifier must not end the thread.
-                    let right = catch_unwind(AssertUnwindSafe(|| work.verify())).ok();
-                    self.at_desk(|desk| desk.settle(&work, right, Instant::now()))
-                        .deliver();
-                    return true;
+                    scratch.release();
+                    self.lock()
                 }
             }
-        }
+        };
+        drop(open);
+        self.handle(task, scratch);
+        true
+    }
+
+    /// Takes its time, unlocked.
+    pub(super) fn handle(&self, task: Task, scratch: &mut Scratch) {
+        let delivery = match task {
+            Task::Dismiss(delivery) => delivery,
+            Task::Verify(work) => {
+                // A hash that breaks the verifier must not end the thread.
+                let right = catch_unwind(AssertUnwindSafe(|| work.verify(scratch))).ok();
+                self.at_desk(|desk| desk.settle(&work, right, Instant::now()))
+            }
+        };
+        delivery.deliver();
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {

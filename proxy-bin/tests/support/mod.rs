@@ -12,6 +12,7 @@
 mod certs;
 mod conn;
 mod curl;
+mod dns;
 mod http;
 mod log;
 mod mode;
@@ -25,6 +26,7 @@ use std::time::{Duration, Instant};
 pub(crate) use certs::Certs;
 pub(crate) use conn::{Conn, Ended, client_hello, find};
 pub(crate) use curl::{Curl, Fetched};
+pub(crate) use dns::{A, AAAA, NameServer, Reply};
 pub(crate) use http::{Answer, Request, basic, check_chunks, ok, take_head};
 pub(crate) use log::LogLine;
 pub(crate) use mode::{Mode, socks5_reply};

@@ -43,9 +43,14 @@ impl Origin {
 
     /// Hands each connection to the test.
     pub(crate) fn manual() -> (Self, Receiver<Accepted>) {
+        Self::manual_at("127.0.0.1")
+    }
+
+    /// The same at another address of loopback.
+    pub(crate) fn manual_at(ip: &str) -> (Self, Receiver<Accepted>) {
         let (sender, receiver) = channel();
         let sender = Mutex::new(sender);
-        let origin = Self::accept(move |_, socket| {
+        let origin = Self::accept_at(ip, move |_, socket| {
             let sender = sender.lock().expect("no other thread failed");
             drop(sender.send(Accepted(socket)));
         });
@@ -133,7 +138,11 @@ impl Origin {
     }
 
     fn accept(handler: impl Fn(&Shared, TcpStream) + Send + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        Self::accept_at("127.0.0.1", handler)
+    }
+
+    fn accept_at(ip: &str, handler: impl Fn(&Shared, TcpStream) + Send + 'static) -> Self {
+        let listener = TcpListener::bind((ip, 0)).expect("a free port");
         // Room for a thousand clients that come at once.
         SockRef::from(&listener).listen(4096).expect("listening");
         let address = listener.local_addr().expect("bound");

@@ -259,3 +259,126 @@ fn trimmed(name: &str) -> &[u8] {
 /// Those of FNV-1a with 64 bits.
 const START: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0100_0000_01b3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn pattern(text: &str) -> NamePattern {
+        text.parse().expect(text)
+    }
+
+    fn compiled(patterns: &[NamePattern]) -> Names {
+        Names::new(patterns.iter().zip(0..))
+    }
+
+    fn found(names: &Names, name: &str) -> Vec<u32> {
+        let mut rules: Vec<u32> = names.find(name).flatten().copied().collect();
+        rules.sort_unstable();
+        rules.dedup();
+        rules
+    }
+
+    #[test]
+    fn what_each_form_means() {
+        for (text, name, meant) in [
+            ("example.com", "example.com", true),
+            ("example.com", "EXAMPLE.com.", true),
+            ("Example.COM.", "example.com", true),
+            ("example.com", "www.example.com", false),
+            ("*.example.com", "example.com", false),
+            ("*.example.com", "www.example.com", true),
+            ("*.example.com", "a.b.c.example.com.", true),
+            ("*.example.com", "badexample.com", false),
+            (".example.com", "example.com", true),
+            (".example.com", "www.example.com", true),
+            (".example.com", "badexample.com", false),
+            (".example.com", "com", false),
+            // More dots at the end are the same name to some resolvers.
+            (".example.com", "www.example.com..", true),
+            (".com", "example.com", true),
+            ("*.com", "com", false),
+        ] {
+            let pattern = pattern(text);
+            assert_eq!(pattern.matches(name), meant, "{text} {name}");
+            let names = compiled(&[pattern]);
+            assert_eq!(names.find(name).next().is_some(), meant, "{text} {name}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_pattern() {
+        use NamePatternError::{Address, Name};
+        for (text, error) in [
+            ("", Name),
+            (".", Name),
+            ("*", Name),
+            ("*.", Name),
+            ("*example.com", Name),
+            ("www.*.com", Name),
+            ("**.example.com", Name),
+            ("..example.com", Name),
+            ("example..com", Name),
+            ("example.com..", Name),
+            ("exa mple.com", Name),
+            ("ü.example", Name),
+            ("127.1", Name),
+            ("192.0.2.1", Address),
+            (".192.0.2.1", Address),
+            ("::1", Address),
+        ] {
+            assert_eq!(text.parse::<NamePattern>(), Err(error), "{text}");
+        }
+    }
+
+    #[test]
+    fn rules_come_in_ascending_lists() {
+        let (wide, below, one) = (
+            pattern(".example.com"),
+            pattern("*.example.com"),
+            pattern("a.example.com"),
+        );
+        let names = Names::new([(&wide, 7), (&below, 2), (&one, 5), (&wide, 1), (&one, 5)]);
+        let hits: Vec<&[u32]> = names.find("a.example.com").collect();
+        assert_eq!(hits, [&[1, 2, 7][..], &[5]]);
+        let hits: Vec<&[u32]> = names.find("example.com").collect();
+        assert_eq!(hits, [&[1, 7][..]]);
+        assert!(compiled(&[]).is_empty() && !names.is_empty());
+    }
+
+    #[test]
+    fn as_many_hashes_as_the_entries_have_labels_at_most() {
+        let patterns: Vec<NamePattern> = (0..100_000)
+            .map(|at| pattern(&format!(".d{at}.example")))
+            .collect();
+        let names = compiled(&patterns);
+        assert_eq!(found(&names, "www.d77777.example"), [77_777]);
+        assert!(found(&names, "www.d100000.example").is_empty());
+        let mut hits = names.find("a.b.c.d.e.f.g.h.d5.example");
+        while hits.next().is_some() {}
+        assert_eq!(hits.suffixes.labels, 2);
+    }
+
+    proptest! {
+        #[test]
+        fn a_list_finds_what_its_patterns_mean(
+            texts in prop::collection::vec("([*]?[.])?([ab][.]){0,3}[abAB]{1,2}[.]?", 0..20),
+            name in "[.]?([abAB][.]){0,5}[ab]{1,2}[.]{0,2}",
+        ) {
+            let patterns: Vec<NamePattern> = texts.iter().map(|text| pattern(text)).collect();
+            let meant = patterns.iter().zip(0..).filter(|(pattern, _)| pattern.matches(&name));
+            let meant: Vec<u32> = meant.map(|(_, rule)| rule).collect();
+            prop_assert_eq!(found(&compiled(&patterns), &name), meant);
+        }
+
+        #[test]
+        fn no_text_panics(text in "\\PC{0,40}", name in "\\PC{0,40}") {
+            if let Ok(pattern) = text.parse::<NamePattern>() {
+                prop_assert_eq!(pattern.to_string().parse(), Ok(pattern.clone()));
+                pattern.matches(&name);
+                found(&compiled(&[pattern]), &name);
+            }
+        }
+    }
+}

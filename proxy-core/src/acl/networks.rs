@@ -220,3 +220,128 @@ fn hash((length, bits): (u8, u128)) -> u64 {
     });
     mix(high ^ mix(low ^ (u64::from(length) << 56)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    fn compiled(networks: &[Network]) -> Networks {
+        Networks::new(networks.iter().copied().zip(0..))
+    }
+
+    /// The prefixes that an address has, and the rules of each.
+    fn found(networks: &Networks, address: &str) -> Vec<(u8, Vec<u32>)> {
+        let address = address.parse().expect("an address");
+        let hits = networks.find(address);
+        hits.map(|(prefix, rules)| (prefix, rules.to_vec()))
+            .collect()
+    }
+
+    fn network(text: &str) -> Network {
+        text.parse().expect(text)
+    }
+
+    #[test]
+    fn the_smallest_network_comes_first() {
+        let networks = Networks::new([
+            (network("0.0.0.0/0"), 9),
+            (network("10.0.0.0/8"), 3),
+            (network("10.1.0.0/16"), 4),
+            (network("10.1.2.3"), 1),
+            (network("10.1.0.0/16"), 2),
+            (network("::/0"), 8),
+            (network("2001:db8::/32"), 7),
+        ]);
+        let all: Vec<(u8, Vec<u32>)> =
+            vec![(32, vec![1]), (16, vec![2, 4]), (8, vec![3]), (0, vec![9])];
+        assert_eq!(found(&networks, "10.1.2.3"), all);
+        assert_eq!(found(&networks, "::ffff:10.1.2.3"), all);
+        assert_eq!(found(&networks, "10.1.2.4"), all[1..]);
+        assert_eq!(found(&networks, "10.2.0.0"), all[2..]);
+        assert_eq!(found(&networks, "11.0.0.0"), all[3..]);
+        assert_eq!(
+            found(&networks, "2001:db8::1"),
+            [(32, vec![7]), (0, vec![8])]
+        );
+        assert_eq!(found(&networks, "2001:db9::1"), [(0, vec![8])]);
+        assert!(compiled(&[]).is_empty() && !networks.is_empty());
+    }
+
+    /// How many lengths a search tries.
+    fn tries(family: &Family, bits: u128) -> u32 {
+        let mut tries = 0;
+        halve(&family.lengths, |length| {
+            tries += 1;
+            let key = (length, mask(bits, length));
+            match family.table.find(hash(key), |other| other.cmp(&key)) {
+                Some(_) => Turn::Longer,
+                None => Turn::Shorter,
+            }
+        });
+        tries
+    }
+
+    #[test]
+    fn a_few_hashes_in_any_number_of_entries() {
+        for size in [10_u32, 1_000, 100_000] {
+            let entries = (0..size).flat_map(|at| {
+                let bits = at.wrapping_mul(0x9e37_79b9);
+                let v4 = IpAddr::from(Ipv4Addr::from_bits(bits));
+                let v6 = IpAddr::from(Ipv6Addr::from_bits(u128::from(bits) << 96 | u128::from(at)));
+                let of = |ip, bits: u32| {
+                    let prefix = u8::try_from(at % bits + 1).expect("a prefix");
+                    match Network::new(ip, prefix) {
+                        Ok(network) | Err(crate::NetworkError::HostBits(network)) => (network, at),
+                        Err(error) => panic!("{error}"),
+                    }
+                };
+                [of(v4, 32), of(v6, 128)]
+            });
+            let networks = Networks::new(entries);
+            for at in 0..1_000_u128 {
+                let bits = at.wrapping_mul(0x9e37_79b9_7f4a_7c15_9e37_79b9_7f4a_7c15);
+                assert!(tries(&networks.v4, bits) <= 6);
+                assert!(tries(&networks.v6, bits) <= 8);
+            }
+        }
+    }
+
+    fn any_network() -> impl Strategy<Value = Network> {
+        // Few bits, so that networks are in one another.
+        let v4 = (0u32..16, 0u8..=32).prop_map(|(bits, prefix)| (bits << 28 | bits, prefix));
+        let v4 = v4.prop_map(|(bits, prefix)| (IpAddr::from(Ipv4Addr::from_bits(bits)), prefix));
+        let v6 = (0u128..16, 0u8..=128).prop_map(|(bits, prefix)| (bits << 124 | bits, prefix));
+        let v6 = v6.prop_map(|(bits, prefix)| (IpAddr::from(Ipv6Addr::from_bits(bits)), prefix));
+        prop_oneof![v4, v6].prop_map(|(ip, prefix)| match Network::new(ip, prefix) {
+            Ok(network) | Err(crate::NetworkError::HostBits(network)) => network,
+            Err(error) => panic!("{error}"),
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+        #[test]
+        fn a_list_finds_what_its_networks_contain(
+            networks in prop::collection::vec(any_network(), 0..40),
+            like in any_network(),
+        ) {
+            let list = compiled(&networks);
+            let address = like.address();
+            let mut meant: Vec<(u8, u32)> = networks
+                .iter()
+                .zip(0..)
+                .filter(|(network, _)| network.contains(address))
+                .map(|(network, rule)| (network.prefix(), rule))
+                .collect();
+            meant.sort_by_key(|(prefix, rule)| (u8::MAX - prefix, *rule));
+            let hits = list.find(address);
+            let found: Vec<(u8, u32)> = hits
+                .flat_map(|(prefix, rules)| rules.iter().map(move |rule| (prefix, *rule)))
+                .collect();
+            prop_assert_eq!(found, meant);
+        }
+    }
+}

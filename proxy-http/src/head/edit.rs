@@ -432,8 +432,15 @@ impl<'a> HeadEdit<'a> {
 
     /// The login for an HTTP parent, in the place of the client's own, which
     /// [`to_origin`](Self::to_origin) has taken out.
+    #[cfg(feature = "serve")]
     pub(crate) fn show_login(&mut self, value: &[u8]) {
         self.insert(self.table.fields.len(), b"Proxy-Authorization", value);
+    }
+
+    /// Adds this proxy to the path of the request.
+    #[cfg(feature = "serve")]
+    pub(crate) fn show_via(&mut self, value: &[u8]) {
+        self.insert(self.table.fields.len(), b"Via", value);
     }
 
     pub(super) fn send_origin_form(&mut self) {

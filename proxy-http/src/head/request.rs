@@ -216,6 +216,19 @@ impl<'p, 'b> RequestHead<'p, 'b> {
         self.table.upgrade(self.bytes)
     }
 
+    /// Whether a proxy of this name is in `Via` (RFC 9110 section 7.6.3).
+    pub fn came_through(&self, name: &str) -> bool {
+        let hops = self
+            .get_all("via")
+            .flat_map(|value| value.split(|b| *b == b','));
+        hops.into_iter().any(|hop| {
+            let mut words = hop
+                .split(|b| b.is_ascii_whitespace())
+                .filter(|word| !word.is_empty());
+            words.nth(1) == Some(name.as_bytes())
+        })
+    }
+
     /// The raw value of `Proxy-Authorization`: a secret. With several, the
     /// first; [`credentials`](Self::credentials) refuses that.
     pub fn proxy_authorization(&self) -> Option<&'b [u8]> {

@@ -4,7 +4,10 @@ use std::future::poll_fn;
 use std::task::Poll;
 
 use bytes::BytesMut;
-use proxy_core::{Ask, Denial, End, Gateway, Operation, Peer, Report, Shaping, Target};
+use proxy_core::{
+    Ask, ConnectError, ConnectErrorKind, Denial, End, Gateway, Operation, Peer, Report, Shaping,
+    Target,
+};
 use proxy_relay::{Deadline, Expired, Transport};
 use tokio::time::Instant;
 
@@ -48,6 +51,10 @@ impl<'b> Request<'b> {
             peer,
             operation,
             target: self.head.destination()?,
+            via: match operation {
+                Operation::Tunnel => self.head.get("via"),
+                _ => None,
+            },
         })
     }
 }
@@ -75,6 +82,11 @@ where
                 return Box::pin(self.refuse(request, exchange, None, None, refusal)).await;
             }
         };
+        let via = self.server.config.via_name();
+        if via.is_some_and(|via| request.head.came_through(via)) {
+            let refusal = ConnectError::origin(ConnectErrorKind::Loop).into();
+            return Box::pin(self.refuse(request, exchange, Some(&ask), None, refusal)).await;
+        }
         let mut session = match self.admit(request.head, &ask).await {
             Ok(session) => session,
             Err(refusal) => {
@@ -200,6 +212,7 @@ where
             client: &mut self.client,
             origin: &mut upstream.stream,
             parent: upstream.parent.as_deref(),
+            via: self.server.config.via.as_deref(),
             filter: &self.server.filter,
             session,
             head: request.head,

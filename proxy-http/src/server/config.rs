@@ -3,6 +3,8 @@
 use proxy_core::{HeadLimits, Stop, Timeouts};
 use proxy_relay::{RelayOptions, Ticks};
 
+use crate::head::is_token;
+
 /// Settings of a [`Server`](super::Server); the default is safe on the open
 /// Internet.
 ///
@@ -21,6 +23,8 @@ pub struct Config {
     pub(super) name: Option<Box<str>>,
     pub(super) realm: Box<str>,
     pub(super) stop: Stop,
+    /// A whole field value.
+    pub(super) via: Option<Box<str>>,
     pub(super) pace: Pace,
 }
 
@@ -31,6 +35,7 @@ impl Default for Config {
             name: Some("proxy".into()),
             realm: "proxy".into(),
             stop: Stop::never(),
+            via: None,
             pace: Pace::from(&Timeouts::default()),
         }
     }
@@ -65,12 +70,33 @@ impl Config {
         self
     }
 
+    /// The name of this very proxy in the `Via` of requests handed to a parent
+    /// (RFC 9110 section 7.6.3); none by default, and none if it is no token.
+    /// A request that comes back with it goes round in circles and is answered
+    /// with 508, so no other proxy may have it: make it random.
+    pub fn via<'n>(&mut self, name: impl Into<Option<&'n str>>) -> &mut Self {
+        let token = |name: &&str| !name.is_empty() && name.bytes().all(is_token);
+        let name = name.into().filter(token);
+        self.via = name.map(|name| [VERSION, name].concat().into());
+        self
+    }
+
     /// How long each kind of waiting may last.
     pub fn timeouts(&mut self, timeouts: Timeouts) -> &mut Self {
         self.pace = Pace::from(&timeouts);
         self
     }
 }
+
+impl Config {
+    /// This proxy's name for parents.
+    pub(super) fn via_name(&self) -> Option<&str> {
+        self.via.as_deref()?.strip_prefix(VERSION)
+    }
+}
+
+/// The protocol that requests were received with.
+const VERSION: &str = "1.1 ";
 
 /// The timeouts in the units of the hot path.
 #[derive(Clone, Debug)]

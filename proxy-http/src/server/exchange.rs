@@ -32,6 +32,8 @@ pub(super) struct Parts<'x, S, U, F, Se> {
     pub(super) origin: &'x mut U,
     /// The HTTP proxy that the origin is reached through.
     pub(super) parent: Option<&'x HttpParent>,
+    /// The `Via` that parents are shown.
+    pub(super) via: Option<&'x str>,
     pub(super) filter: &'x F,
     pub(super) session: &'x mut Se,
     pub(super) head: &'x RequestHead<'x, 'x>,

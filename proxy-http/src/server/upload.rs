@@ -164,6 +164,9 @@ impl Upload {
         if let Some(login) = parts.parent.and_then(|p| p.authorization.as_deref()) {
             edit.show_login(login);
         }
+        if let Some(via) = parts.via.filter(|_| parts.parent.is_some()) {
+            edit.show_via(via.as_bytes());
+        }
         match parts.filter.request(parts.session, &mut edit) {
             Flow::Reject(status) => return Err(Fault::Rejected(Direction::Request, status)),
             flow => self.inspect = flow == Flow::Inspect,

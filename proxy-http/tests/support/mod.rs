@@ -9,11 +9,12 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use proxy_core::{
-    Ask, ConnectError, Connected, Credentials, Denial, End, Gateway, Peer, Report, Shaping, Stop,
-    Target,
+    Ask, ConnectError, Connected, Credentials, Denial, End, Gateway, HttpParent, Peer, Report,
+    Shaping, Stop, Target,
 };
 use proxy_http::{Config, Filter, Server};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -31,6 +32,7 @@ pub struct Told {
     pub up: u64,
     pub down: u64,
     pub end: End,
+    pub error: Option<ConnectError>,
 }
 
 /// Connects directly, keeps one idle upstream, notes what it is told.
@@ -45,6 +47,8 @@ pub struct Direct {
     pub connects: RefCell<usize>,
     pub dials: RefCell<usize>,
     pub spare: RefCell<Option<(String, TcpStream)>>,
+    /// An HTTP proxy that all requests are handed to.
+    pub parent: Option<(String, Arc<HttpParent>)>,
 }
 
 impl Gateway for Direct {
@@ -77,20 +81,30 @@ impl Gateway for Direct {
         target: Target<'_>,
     ) -> Result<Connected<TcpStream>, ConnectError> {
         *self.connects.borrow_mut() += 1;
+        let (place, parent) = match &self.parent {
+            Some((place, parent)) => (place.clone(), Some(parent)),
+            None => (target.to_string(), None),
+        };
         let spare = self.spare.borrow_mut().take();
-        if let Some((name, stream)) = spare
-            && name == target.to_string()
-        {
-            return Ok(Connected::reused(stream));
-        }
-        *self.dials.borrow_mut() += 1;
-        Ok(Connected::fresh(
-            TcpStream::connect(target.to_string()).await?,
-        ))
+        let connected = match spare {
+            Some((name, stream)) if name == place => Connected::reused(stream),
+            _ => {
+                *self.dials.borrow_mut() += 1;
+                Connected::fresh(TcpStream::connect(place).await?)
+            }
+        };
+        Ok(match parent {
+            Some(parent) => connected.to_parent(Arc::clone(parent)),
+            None => connected,
+        })
     }
 
     fn recycle(&self, target: Target<'_>, upstream: TcpStream) {
-        *self.spare.borrow_mut() = Some((target.to_string(), upstream));
+        let place = match &self.parent {
+            Some((place, _)) => place.clone(),
+            None => target.to_string(),
+        };
+        *self.spare.borrow_mut() = Some((place, upstream));
     }
 
     fn shaping(&self, _: &()) -> Shaping {
@@ -111,6 +125,7 @@ impl Gateway for Direct {
             up: report.up,
             down: report.down,
             end: report.end,
+            error: report.error,
         });
     }
 }

@@ -1,6 +1,9 @@
 //! Sockets, data and waiting for the relay tests.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub(crate) mod scripted;
+pub(crate) mod silent;
+
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -69,6 +69,11 @@ impl Scripted {
             .count()
     }
 
+    /// How many questions there were.
+    pub(crate) fn total(&self) -> usize {
+        self.asked.lock().expect("no panic").len()
+    }
+
     fn add(&self, name: &str, family: Family, line: Line) -> &Self {
         let mut lines = self.lines.lock().expect("no panic");
         let script = lines.entry((name.to_owned(), family)).or_default();

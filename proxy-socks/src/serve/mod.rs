@@ -288,6 +288,7 @@ where
             peer: &exchange.peer,
             operation: *operation,
             target,
+            via: None,
         };
         let session = self.gateway.authorize(who, &ask).await?;
         let session = exchange.session.insert(session);

@@ -1,0 +1,169 @@
+//! `proxyd explain`: what it prints, and its exit status.
+
+use std::path::Path;
+use std::process::Command;
+
+const RULES: &str = r#"
+[[listener]]
+protocol = "http"
+address = "127.0.0.1:3128"
+name = "office"
+
+[[listener]]
+protocol = "socks"
+address = "127.0.0.1:1080"
+
+[[rule]]
+action = "deny"
+names = ["@blocked"]
+
+[[rule]]
+action = "allow"
+users = ["alice"]
+networks = ["10.1.0.0/16"]
+hours = "08:00-18:00"
+days = "mon-fri"
+
+[[rule]]
+action = "deny"
+methods = ["DELETE"]
+listeners = ["office"]
+
+[[rule]]
+action = "allow"
+"#;
+
+/// What it prints, both outputs together, and its status.
+fn explain(arguments: &str) -> (Option<i32>, String) {
+    let folder = tempfile::tempdir().expect("a folder");
+    write(folder.path(), "proxyd.toml", RULES);
+    write(
+        folder.path(),
+        "blocked",
+        "# all of it\n.ads.example # ads\n",
+    );
+    let output = Command::new(env!("CARGO_BIN_EXE_proxyd"))
+        .current_dir(folder.path())
+        .args(["explain", "--config", "proxyd.toml"])
+        .args(arguments.split_whitespace())
+        .output()
+        .expect("started");
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(text).expect("text"))
+}
+
+fn write(folder: &Path, name: &str, text: &str) {
+    std::fs::write(folder.join(name), text).expect("written");
+}
+
+const MONDAY: &str = "--at 2026-11-30T12:00";
+
+#[test]
+fn a_name_that_is_blocked() {
+    let (status, text) = explain(&format!(
+        "--from 192.0.2.7 --to www.ads.example:443 {MONDAY}"
+    ));
+    let expected = "\
+decision: deny
+rule: proxyd.toml:11
+listener: office
+time: mon 12:00
+lookup: not needed
+";
+    assert_eq!(text, expected);
+    assert_eq!(status, Some(1));
+}
+
+#[test]
+fn a_user_who_may_go_inside() {
+    let question = "--user alice --from 192.0.2.7 --to www.example:443 \
+                    --address 10.2.0.1 --address 10.1.2.3";
+    let (status, text) = explain(&format!("{question} {MONDAY}"));
+    let expected = "\
+decision: allow
+rule: proxyd.toml:15
+via: direct
+source: any
+listener: office
+time: mon 12:00
+lookup: for rule proxyd.toml:15
+address: 10.2.0.1, deny, guard: private
+address: 10.1.2.3, allow, rule: proxyd.toml:15
+skipped: proxyd.toml:11, names
+";
+    assert_eq!(text, expected);
+    assert_eq!(status, Some(0));
+    // On Sundays the same rule does not hold, and the guard is not lifted.
+    let (status, text) = explain(&format!("{question} --at 2026-11-29T12:00"));
+    assert!(
+        text.contains("\nrule: proxyd.toml:27\nguard: private\n"),
+        "{text}"
+    );
+    assert!(text.contains("\nskipped: proxyd.toml:15, days\n"), "{text}");
+    assert_eq!(status, Some(1));
+}
+
+#[test]
+fn p39_the_guard_has_a_word_on_names_that_are_looked_up() {
+    // Everybody's resolver knows this one without a network.
+    for (client, status, decision) in [
+        (
+            "192.0.2.7",
+            Some(1),
+            "decision: deny\nrule: proxyd.toml:27\nguard: loopback\n",
+        ),
+        (
+            "127.0.0.1",
+            Some(0),
+            "decision: allow\nrule: proxyd.toml:27\nvia: direct\n",
+        ),
+    ] {
+        let (code, text) = explain(&format!("--from {client} --to localhost:80"));
+        assert!(text.starts_with(decision), "{text}");
+        assert!(text.contains("\nlookup: for the guard\n"), "{text}");
+        assert_eq!(code, status);
+    }
+}
+
+#[test]
+fn methods_operations_and_listeners() {
+    for (options, status) in [
+        ("--method DELETE", Some(1)),
+        ("--method DELETE --listener socks-1080", Some(0)),
+        ("--method GET", Some(0)),
+        ("--operation request", Some(0)),
+        ("--operation associate", Some(0)),
+    ] {
+        let (code, text) = explain(&format!("--from 192.0.2.7 --to 9.9.9.9:80 {options}"));
+        assert_eq!(code, status, "{options}\n{text}");
+    }
+}
+
+#[test]
+fn mistakes_in_its_options() {
+    let (status, text) = explain(
+        "--from [::1] --to https://example.com/ --listener ofice --operation CONNECT \
+         --at noon --address localhost",
+    );
+    let expected = "\
+--from: expected an IP address, found \"[::1]\"; write ::1 instead
+--to: expected a host and a port, found \"https://example.com/\"; write example.com:443 instead
+--listener: expected the name of a listener, found \"ofice\"; write office instead
+--operation: expected \"associate\", \"bind\", \"request\" or \"tunnel\", found \"CONNECT\"; write \"tunnel\" instead
+--address: expected an IP address, found \"localhost\"; write 192.0.2.7 instead
+--at: expected a date and a time, found \"noon\"; write 2026-11-30T12:00 instead
+";
+    assert_eq!(text, expected);
+    assert_eq!(status, Some(2));
+    let (status, text) = explain("--from ::1");
+    assert!(text.contains("--to <HOST:PORT>"), "{text}");
+    assert_eq!(status, Some(2));
+}
+
+#[test]
+fn p29_its_user_is_not_a_user_of_the_configuration() {
+    // Somebody may write it as for the other commands.
+    let (status, text) = explain("--user alice:secret --from ::1 --to 9.9.9.9:80");
+    assert!(!text.contains("secret"), "{text}");
+    assert_eq!(status, Some(0));
+}
