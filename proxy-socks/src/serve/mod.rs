@@ -141,25 +141,29 @@ where
         async move {
             // Boxed, so that the memory of a handshake is gone once the tunnel runs.
             let opening = Box::pin(self.open::<O, S>(&mut stream, &mut exchange));
-            let Some(opened) = opening.await? else {
+            let Some(mut opened) = opening.await? else {
                 return Ok(());
             };
-            match opened.work {
-                Work::Tunnel(mut tunnel) => {
+            // Where it lies: to be moved it would need room twice.
+            let (end, moved) = match &mut opened.work {
+                Work::Tunnel(tunnel) => {
                     let report = tunnel.start(&mut stream).await;
-                    let moved = (report.up, report.down);
-                    exchange.finish(report.end, Some(opened.code.0), moved);
+                    (report.end, (report.up, report.down))
                 }
                 Work::Association(association) => {
-                    if let Some(session) = &exchange.session {
-                        // Boxed, so that tunnels need no room for it.
-                        let carried = O::carry(&self.gateway, session, *association, &mut stream);
-                        let report = Box::pin(carried).await;
-                        let moved = (report.up, report.down);
-                        exchange.finish(report.end, Some(opened.code.0), moved);
-                    }
+                    // Both are there once it was opened.
+                    let (Some(association), Some(session)) =
+                        (association.take(), &exchange.session)
+                    else {
+                        return Ok(());
+                    };
+                    let carry = O::carry(&self.gateway, session, *association, &mut stream);
+                    // Boxed, so that tunnels need no room for it.
+                    let report = Box::pin(carry).await;
+                    (report.end, (report.up, report.down))
                 }
-            }
+            };
+            exchange.finish(end, Some(opened.code.0), moved);
             Ok(())
         }
     }
@@ -295,7 +299,7 @@ where
         let options = self.config.relay_options(self.gateway.shaping(session));
         if let Some(all) = all {
             let association = associate::open(&exchange.peer, target, all, &options)?;
-            return Ok(Work::Association(Box::new(association)));
+            return Ok(Work::Association(Some(Box::new(association))));
         }
         let dial = self.gateway.connect(session, target);
         let connected = unless(link.vanished(), dial)
@@ -320,7 +324,8 @@ struct Opened<U> {
 
 /// What is to be relayed.
 enum Work<U> {
-    Association(Box<Association<Wrapped>>),
+    /// `None` once it runs.
+    Association(Option<Box<Association<Wrapped>>>),
     Tunnel(Tunnel<U>),
 }
 
@@ -328,7 +333,8 @@ impl<U: Transport> Work<U> {
     /// The address that the client is told.
     fn bound(&self) -> SocketAddr {
         match self {
-            Self::Association(association) => association.local_addr(),
+            Self::Association(Some(association)) => association.local_addr(),
+            Self::Association(None) => UNSPECIFIED,
             Self::Tunnel(tunnel) => local_address(&tunnel.upstream),
         }
     }
