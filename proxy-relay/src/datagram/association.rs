@@ -288,8 +288,8 @@ where
     }
 
     fn pull_answers(&mut self, cx: &mut Context<'_>) {
-        while let Poll::Ready((target, answer, waiting)) = self.lookups.poll(cx) {
-            self.settle(&target, answer, &waiting);
+        while let Poll::Ready(answered) = self.lookups.poll(cx) {
+            self.settle(&answered.target, answered.answer, &answered.waiting);
         }
     }
 

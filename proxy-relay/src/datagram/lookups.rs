@@ -60,21 +60,29 @@ impl<F: Future> Lookups<F> {
     }
 
     /// The next answer, with what waited for it.
-    pub(super) fn poll(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<(TargetBuf, F::Output, Vec<Box<[u8]>>)> {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Answered<F::Output>> {
         for at in 0..self.asked.len() {
             if let Poll::Ready(answer) = self.asked[at].answer.as_mut().poll(cx) {
-                let Asked {
-                    target, waiting, ..
-                } = self.asked.swap_remove(at);
+                let asked = self.asked.swap_remove(at);
+                let waiting = asked.waiting;
                 self.bytes -= waiting.iter().map(|payload| payload.len()).sum::<usize>();
-                return Poll::Ready((target, answer, waiting));
+                return Poll::Ready(Answered {
+                    target: asked.target,
+                    answer,
+                    waiting,
+                });
             }
         }
         Poll::Pending
     }
+}
+
+/// What was asked, what came of it, and what waited for that.
+#[derive(Debug)]
+pub(super) struct Answered<T> {
+    pub(super) target: TargetBuf,
+    pub(super) answer: T,
+    pub(super) waiting: Vec<Box<[u8]>>,
 }
 
 /// Questions at a time.
@@ -111,11 +119,11 @@ mod tests {
         assert!(lookups.keep(target("n0:1"), &[0; 60_000]));
         assert!(!lookups.keep(target("n1:1"), b"x"));
         let mut cx = Context::from_waker(Waker::noop());
-        let Poll::Ready((first, 7, waiting)) = lookups.poll(&mut cx) else {
+        let Poll::Ready(first) = lookups.poll(&mut cx) else {
             panic!("it is ready");
         };
-        assert_eq!(first.as_target(), target("n0:1"));
-        assert_eq!(waiting.len(), 1);
+        assert_eq!(first.target.as_target(), target("n0:1"));
+        assert_eq!((first.answer, first.waiting.len()), (7, 1));
         for _ in 0..MOST_WAITING {
             assert!(lookups.keep(target("n1:1"), b"x"));
         }

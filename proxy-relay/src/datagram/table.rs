@@ -135,6 +135,7 @@ impl Table {
     /// may answer there.
     pub(super) fn sent(&mut self, address: SocketAddr, upstream: usize) {
         self.uses += 1;
+        let address = plain(address);
         if let Some(contact) = self.peers.get_mut(&address) {
             contact.upstream = upstream;
             contact.used = self.uses;
@@ -151,7 +152,7 @@ impl Table {
 
     /// Whether a datagram that came from `address` to a socket is an answer.
     pub(super) fn expects(&mut self, address: SocketAddr, upstream: usize, now: Tick) -> bool {
-        let contact = self.peers.get_mut(&address);
+        let contact = self.peers.get_mut(&plain(address));
         let Some(contact) = contact.filter(|contact| contact.upstream == upstream) else {
             return false;
         };
@@ -165,9 +166,15 @@ impl Table {
     /// target is not to move elsewhere in the middle of a conversation.
     fn in_use(&self, verdict: &Verdict, now: Tick) -> Option<SocketAddr> {
         let address = verdict.passage?.address;
-        let heard = self.peers.get(&address)?.heard?;
+        let heard = self.peers.get(&plain(address))?.heard?;
         (heard.age(now) < KEEP.into()).then_some(address)
     }
+}
+
+/// Without the zone of an IPv6 address, which the system adds to some and not to
+/// others.
+fn plain(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip(), address.port())
 }
 
 /// Drops the entry used longest ago, if there are `cap`.
