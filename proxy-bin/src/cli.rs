@@ -39,8 +39,10 @@ struct Options {
     /// target behind the slash) or auto (all but tcp on one port). HOST is an
     /// IP address, IPv6 in brackets; port 0 takes any free port. Parameters:
     /// cert=FILE and key=FILE (PEM; https needs them, auto may have them),
-    /// auth=on|off, name=NAME (in the access log), via=NAME (a parent, a group
-    /// or direct).
+    /// auth=on|off, clients=NETWORK,.. (the only ones served), open=on
+    /// (everybody is), trust_loopback=off (the guard is for clients on loopback
+    /// too), name=NAME (in the access log), source=NAME, via=NAME (a parent, a
+    /// group or direct).
     #[arg(
         short,
         long,

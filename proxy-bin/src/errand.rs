@@ -55,6 +55,7 @@ impl Boxed {
         self.0.as_deref()
     }
 
+    /// `None` once it was given back.
     pub(crate) fn get_mut(&mut self) -> Option<&mut Errand> {
         self.0.as_deref_mut()
     }

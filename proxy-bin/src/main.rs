@@ -15,6 +15,8 @@ mod gate;
 mod gateway;
 mod listen;
 mod log;
+mod mark;
+mod name_files;
 mod nofile;
 mod outside;
 mod own;

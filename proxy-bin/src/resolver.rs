@@ -1,11 +1,13 @@
 //! Looks names up: in the hosts file, then with the name servers.
 
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hickory_resolver::config::{
@@ -35,14 +37,21 @@ pub(crate) struct NameService {
 impl NameService {
     /// Reads the system's files. That there are none is told and no failure:
     /// then no name is found but `localhost`.
-    pub(crate) fn read(config: &config::Resolver) -> Self {
-        let hosts = Hosts::from_system().unwrap_or_else(|error| {
+    pub(crate) fn read(config: &config::Resolver, hosts: &Path, resolv_conf: &Path) -> Self {
+        let hosts = read_hosts(hosts).unwrap_or_else(|error| {
             tracing::debug!(%error, "no hosts file");
             Hosts::default()
         });
-        let (system, options) = system_conf::read_system_conf().unwrap_or_else(|error| {
+        let system = std::fs::read(resolv_conf).map_err(|error| error.to_string());
+        let system = system.and_then(|text| {
+            system_conf::parse_resolv_conf(text).map_err(|error| error.to_string())
+        });
+        let (system, options) = system.unwrap_or_else(|error| {
             if config.servers.is_empty() {
-                tracing::warn!(%error, "no name servers: names outside of the hosts file will not be found");
+                tracing::warn!(
+                    error,
+                    "no name servers: names outside of the hosts file will not be found"
+                );
             }
             (ResolverConfig::default(), ResolverOpts::default())
         });
@@ -207,6 +216,38 @@ impl Resolver {
     }
 }
 
+/// A name service that can be replaced while it is asked.
+#[derive(Debug)]
+pub(crate) struct Switch(Mutex<Arc<dyn Resolve>>);
+
+impl Switch {
+    pub(crate) fn new(service: Arc<dyn Resolve>) -> Self {
+        Self(Mutex::new(service))
+    }
+
+    /// Questions from now on are answered by `service`.
+    pub(crate) fn set(&self, service: Arc<dyn Resolve>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = service;
+    }
+}
+
+impl Resolve for Switch {
+    fn resolve<'a>(
+        &'a self,
+        name: &'a str,
+        family: Family,
+    ) -> Pin<Box<dyn Future<Output = Result<Resolved, ConnectErrorKind>> + Send + 'a>> {
+        let service = Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        Box::pin(async move { service.resolve(name, family).await })
+    }
+}
+
+fn read_hosts(path: &Path) -> io::Result<Hosts> {
+    let mut hosts = Hosts::default();
+    hosts.read_hosts_conf(File::open(path)?)?;
+    Ok(hosts)
+}
+
 /// What an answer comes to.
 fn heard(answer: Result<Lookup, NetError>) -> Result<Option<Resolved>, ConnectErrorKind> {
     let none = match answer {
@@ -271,7 +312,8 @@ fn loopback(family: Family) -> IpAddr {
 fn local(addresses: Vec<IpAddr>) -> Resolved {
     Resolved {
         addresses,
-        ttl: Duration::MAX,
+        // Cheap to find again, and the file may change.
+        ttl: Duration::from_secs(1),
     }
 }
 

@@ -16,12 +16,12 @@ use crate::banner;
 use crate::config::{Access, Config};
 use crate::gate::Limit;
 use crate::log::{Handle, Writer};
+use crate::name_files::NameFiles;
 use crate::nofile;
 use crate::own::OwnAddresses;
 use crate::parents::Ways;
 use crate::plan::Plan;
 use crate::policy::Policy;
-use crate::resolver::NameService;
 use crate::signal::Signal;
 use crate::users::{Door, Table, Watch};
 use crate::worker::{self, Phase, Shared};
@@ -45,10 +45,12 @@ pub(crate) fn run(
     let (writer, log) = open_log(&config)?;
     let seen = users.mark();
     let door = open_door(&config, users)?;
-    let watch = door
-        .as_ref()
-        .and_then(|door| Watch::new(&config, door, seen));
-    let watch = watch.map(Rc::new);
+    let watches = Rc::new(Watches {
+        names: NameFiles::of_system(&config.resolver),
+        users: door
+            .as_ref()
+            .and_then(|door| Watch::new(&config, door, seen)),
+    });
     let (phases, phase) = watch::channel(Phase::Serving);
     let (tell, events) = mpsc::unbounded_channel();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -67,7 +69,7 @@ pub(crate) fn run(
         own: OwnAddresses::new(plan.places.iter().map(|place| place.address)),
         places: plan.places.into(),
         policy: Arc::new(Policy::new(&config)),
-        names: Arc::new(NameService::read(&config.resolver)),
+        names: watches.names.service(),
         ways,
         door,
         limit: config.connections.map(|most| Arc::new(Limit::new(most))),
@@ -91,12 +93,10 @@ pub(crate) fn run(
         phases,
         workers,
         writer: writer.as_ref(),
-        watch: watch.clone(),
+        watches: Rc::clone(&watches),
         hangup_ends: io::stderr().is_terminal(),
     };
-    if let Some(watch) = watch {
-        signals.spawn_local(keep_looking(watch));
-    }
+    signals.spawn_local(keep_looking(watches));
     let end = runtime.block_on(signals.run_until(life.attend()));
     if let Some(writer) = writer {
         writer.finish(match end {
@@ -125,7 +125,7 @@ struct Life<'w> {
     phases: watch::Sender<Phase>,
     workers: usize,
     writer: Option<&'w Writer>,
-    watch: Option<Rc<Watch>>,
+    watches: Rc<Watches>,
     hangup_ends: bool,
 }
 
@@ -174,9 +174,7 @@ impl Life<'_> {
         if let Some(writer) = self.writer {
             writer.reopen();
         }
-        if let Some(watch) = &self.watch {
-            watch.look();
-        }
+        self.watches.look();
     }
 
     /// Lets the workers hand over their last lines, but not for long.
@@ -266,10 +264,25 @@ fn open_door(config: &Config, users: Table) -> Result<Option<Arc<Door>>, Vec<Str
     Ok(Some(Arc::new(door)))
 }
 
-async fn keep_looking(watch: Rc<Watch>) {
+/// The files that may change while proxyd runs.
+struct Watches {
+    names: NameFiles,
+    users: Option<Watch>,
+}
+
+impl Watches {
+    fn look(&self) {
+        self.names.look();
+        if let Some(users) = &self.users {
+            users.look();
+        }
+    }
+}
+
+async fn keep_looking(watches: Rc<Watches>) {
     loop {
         tokio::time::sleep(LOOK).await;
-        watch.look();
+        watches.look();
     }
 }
 

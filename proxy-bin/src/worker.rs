@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use proxy_core::{End, Stop};
-use proxy_relay::{Associations, Dialer, TICK};
+use proxy_relay::{Associations, Dialer, Resolve, TICK};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
@@ -24,7 +24,7 @@ use crate::own::OwnAddresses;
 use crate::parents::{Parents, Ways};
 use crate::plan::Place;
 use crate::policy::Policy;
-use crate::resolver::NameService;
+use crate::resolver::{NameService, Switch};
 use crate::service::Service;
 use crate::sources::Sources;
 use crate::users::Door;
@@ -37,7 +37,7 @@ pub(crate) struct Shared {
     pub(crate) own: OwnAddresses,
     pub(crate) associations: Associations,
     pub(crate) policy: Arc<Policy>,
-    pub(crate) names: Arc<NameService>,
+    pub(crate) names: watch::Receiver<Arc<NameService>>,
     pub(crate) ways: Ways,
     /// Where users show who they are, if a listener asks.
     pub(crate) door: Option<Arc<Door>>,
@@ -115,10 +115,14 @@ async fn serve(
 
 fn outside(shared: &Shared, log: AccessLog) -> io::Result<Outside> {
     let config = &shared.config;
+    let mut names = shared.names.clone();
+    let switch = names.borrow_and_update().resolver()?;
+    let switch = Arc::new(Switch::new(switch));
     let mut dialer = Dialer::new(&config.timeouts);
     dialer
-        .resolver(shared.names.resolver()?)
+        .resolver(Arc::clone(&switch) as Arc<dyn Resolve>)
         .lookup_timeout(config.resolver.timeout);
+    spawn_local(keep_names(names, switch));
     let means = Means {
         policy: Arc::clone(&shared.policy),
         dialer,
@@ -129,6 +133,17 @@ fn outside(shared: &Shared, log: AccessLog) -> io::Result<Outside> {
         log,
     };
     Ok(Outside::new(means, shared.idle))
+}
+
+/// Takes over each new name service.
+async fn keep_names(mut names: watch::Receiver<Arc<NameService>>, switch: Arc<Switch>) {
+    while names.changed().await.is_ok() {
+        let service = names.borrow_and_update().resolver();
+        match service {
+            Ok(service) => switch.set(service),
+            Err(error) => tracing::error!(%error, "the name servers of before stay"),
+        }
+    }
 }
 
 /// Waits for a phase or one behind it.

@@ -1,21 +1,10 @@
 //! What is said about the sources and the resolver of a configuration.
 
-use std::process::Command;
+mod support;
 
 /// What `proxyd check` says of this file: status and lines.
 fn check(toml: &str) -> (Option<i32>, Vec<String>) {
-    let folder = tempfile::tempdir().expect("a folder");
-    std::fs::write(folder.path().join("proxyd.toml"), toml).expect("written");
-    let output = Command::new(env!("CARGO_BIN_EXE_proxyd"))
-        .current_dir(folder.path())
-        .args(["check", "--config", "proxyd.toml"])
-        .output()
-        .expect("started");
-    let text = String::from_utf8([output.stdout, output.stderr].concat()).expect("text");
-    (
-        output.status.code(),
-        text.lines().map(str::to_owned).collect(),
-    )
+    support::check(&[("proxyd.toml", toml)], &[])
 }
 
 #[track_caller]

@@ -1,24 +1,14 @@
 //! Parents, groups and ways in configurations: what is accepted, and what each
 //! mistake is told as.
 
-use std::process::Command;
+mod support;
 
 /// What `proxyd check` says of this file and these options: status and lines.
 fn check(toml: &str, more: &[&str]) -> (Option<i32>, Vec<String>) {
-    let folder = tempfile::tempdir().expect("a folder");
-    std::fs::write(folder.path().join("p.toml"), toml).expect("written");
     let pair = rcgen::generate_simple_self_signed(["ca.example".to_owned()]).expect("a pair");
-    std::fs::write(folder.path().join("ca.pem"), pair.cert.pem()).expect("written");
-    std::fs::write(folder.path().join("bad.pem"), "nothing").expect("written");
-    let output = Command::new(env!("CARGO_BIN_EXE_proxyd"))
-        .current_dir(folder.path())
-        .args(["check", "--config", "p.toml"])
-        .args(more)
-        .output()
-        .expect("started");
-    let text = String::from_utf8([output.stdout, output.stderr].concat()).expect("text");
-    let lines = text.lines().map(str::to_owned).collect();
-    (output.status.code(), lines)
+    let pem = pair.cert.pem();
+    let files = [("p.toml", toml), ("ca.pem", &pem), ("bad.pem", "nothing")];
+    support::check(&files, more)
 }
 
 #[track_caller]

@@ -1,31 +1,11 @@
 //! Rules in configuration files: what is accepted, and what each mistake is told
 //! as.
 
-use std::path::Path;
-use std::process::Command;
+mod support;
 
 /// What `proxyd check` says of this file, beside these others: status and lines.
 fn check(toml: &str, files: &[(&str, &str)]) -> (Option<i32>, Vec<String>) {
-    let folder = tempfile::tempdir().expect("a folder");
-    write(folder.path(), "proxyd.toml", toml);
-    for (name, text) in files {
-        write(folder.path(), name, text);
-    }
-    let output = Command::new(env!("CARGO_BIN_EXE_proxyd"))
-        .current_dir(folder.path())
-        .args(["check", "--config", "proxyd.toml"])
-        .output()
-        .expect("started");
-    let text = [output.stdout, output.stderr].concat();
-    let text = String::from_utf8(text).expect("text");
-    (
-        output.status.code(),
-        text.lines().map(str::to_owned).collect(),
-    )
-}
-
-fn write(folder: &Path, name: &str, text: &str) {
-    std::fs::write(folder.join(name), text).expect("written");
+    support::check(&[&[("proxyd.toml", toml)], files].concat(), &[])
 }
 
 #[track_caller]
@@ -137,27 +117,15 @@ fn entries() {
 fn entries_in_files_are_told_with_their_line() {
     let toml = "[[rule]]\naction = \"deny\"\nnames = [\"@lists/names\", \"@nothing\"]\n\
                 networks = \"@lists\"\n";
-    let folder = tempfile::tempdir().expect("a folder");
-    write(folder.path(), "proxyd.toml", toml);
-    std::fs::create_dir(folder.path().join("lists")).expect("made");
-    write(
-        &folder.path().join("lists"),
-        "names",
-        "# one\na.example\n\nhttp://b.example\n",
-    );
-    let output = Command::new(env!("CARGO_BIN_EXE_proxyd"))
-        .current_dir(folder.path())
-        .args(["check", "--config", "proxyd.toml"])
-        .output()
-        .expect("started");
-    let said = String::from_utf8(output.stderr).expect("text");
+    let names = "# one\na.example\n\nhttp://b.example\n";
+    let (status, said) = check(toml, &[("lists/names", names)]);
     let expected = "\
 proxyd.toml:3: rule.names: expected a file of entries, found nothing at nothing; write the path of an existing file instead
 lists/names:4: rule.names: expected a name in ASCII, alone or behind \"*.\" or \".\", found \"http://b.example\"; write \"b.example\" instead
 proxyd.toml:4: rule.networks: expected a file of entries, found a folder at lists; write the path of an existing file instead
 ";
-    assert_eq!(said, expected);
-    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(said.join("\n") + "\n", expected);
+    assert_eq!(status, Some(2));
 }
 
 #[test]

@@ -4,13 +4,11 @@ mod support;
 
 use std::fs;
 use std::io::Write;
-use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use socket2::{Domain, Socket, Type};
 use support::{Answer, Conn, LogLine, Origin, Proxyd, basic, wait_for};
 
 #[test]
@@ -466,13 +464,7 @@ fn passwd(args: &[&str], input: &str) -> Output {
 
 /// A connection from 127.0.0.`from` to the listener of that kind.
 fn from_address(proxy: &Proxyd, kind: &str, from: u8) -> Conn {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-    let own = SocketAddr::new(IpAddr::from([127, 0, 0, from]), 0);
-    socket.bind(&own.into()).expect("an address of loopback");
-    socket
-        .connect(&proxy.address(kind).into())
-        .expect("connected");
-    Conn::over(socket.into())
+    Conn::dial_from(&format!("127.0.0.{from}"), proxy.address(kind))
 }
 
 fn ask(conn: &Conn, origin: &Origin, login: &str) {

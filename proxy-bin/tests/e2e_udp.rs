@@ -9,7 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use support::{Certs, Conn, DEADLINE, LogLine, Origin, Proxyd, socks5_reply, wait_for};
+use support::{
+    A, AAAA, Certs, Conn, DEADLINE, LogLine, NameServer, Origin, Proxyd, Reply, socks5_reply,
+    wait_for,
+};
 
 /// A client with its association.
 struct Udp {
@@ -462,6 +465,97 @@ fn p39_the_guard_looks_at_the_address_of_each_datagram() {
     drop(udp);
     let stopped = proxy.finish();
     assert!(stopped.says("reason=\"guard:loopback\""), "{stopped}");
+}
+
+#[test]
+fn p39_a_name_leads_to_the_address_that_was_judged() {
+    let inside = Echo::new();
+    let let_in = Echo::on("127.0.0.3", inside.port());
+    let names = NameServer::start();
+    let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
+    let has = |name: &str, addresses: &[&str]| {
+        let own = addresses.iter().map(|text| ip(text)).collect();
+        names.says(name, A, Reply::Has(own, 0));
+        names.says(name, AAAA, Reply::Has(Vec::new(), 0));
+    };
+    has("inside.test", &["127.0.0.1"]);
+    has("both.test", &["127.0.0.1", "127.0.0.3"]);
+    has("moves.test", &["127.0.0.3"]);
+    names.says("slow.test", A, Reply::Silent);
+    names.says("slow.test", AAAA, Reply::Silent);
+    let toml = format!(
+        "[resolver]
+        servers = [\"{}\"]
+        timeout = \"30s\"
+        [[rule]]
+        action = \"deny\"
+        names = [\"forbidden.test\"]
+        [[rule]]
+        action = \"allow\"
+        networks = [\"127.0.0.3/32\"]
+        {SOCKS}
+        trust_loopback = false",
+        names.address
+    );
+    let proxy = with_file(&toml);
+    let udp = Udp::new(&proxy);
+    let port = inside.port();
+    // Asked for and never answered: it holds up none of the others (P64).
+    udp.send("slow.test", port, b"slow");
+    wait_for("the question", || names.count("slow.test", A) > 0);
+    udp.send("inside.test", port, b"no");
+    for name in ["both.test", "moves.test"] {
+        udp.send(name, port, name);
+        assert_eq!(udp.next(), (let_in.address, name.as_bytes().to_vec()));
+    }
+    // The answer changes; datagrams go where the verdict was for.
+    has("moves.test", &["127.0.0.1"]);
+    thread::sleep(Duration::from_millis(1100));
+    udp.send("moves.test", port, b"still");
+    assert_eq!(udp.next(), (let_in.address, b"still".to_vec()));
+    udp.send("forbidden.test", port, b"no");
+    udp.send("both.test", port, b"last");
+    udp.next();
+    assert_eq!(inside.count(), 0);
+    assert_eq!(names.count("forbidden.test", A), 0);
+    drop(udp);
+    proxy.finish();
+}
+
+#[test]
+fn datagrams_leave_from_the_address_that_policy_orders() {
+    let (echo, other) = (Echo::new(), Echo::new());
+    let toml = format!(
+        "[[source]]
+        name = \"seven\"
+        addresses = [\"127.0.0.7\"]
+        [[source]]
+        name = \"many\"
+        addresses = [\"127.0.0.11\", \"127.0.0.12\", \"127.0.0.13\"]
+        choice = \"fresh\"
+        [[rule]]
+        action = \"allow\"
+        ports = [\"{}\"]
+        source = \"many\"
+        {SOCKS}
+        source = \"seven\"",
+        other.port()
+    );
+    let proxy = with_file(&toml);
+    let udp = Udp::new(&proxy);
+    for _ in 0..3 {
+        udp.round(&echo);
+        udp.round(&other);
+        udp.send("127.0.0.2", other.port(), b"another target");
+    }
+    udp.send("::1", echo.port(), b"no such source");
+    udp.round(&echo);
+    assert_eq!(echo.first().ip().to_string(), "127.0.0.7");
+    let seen = other.seen.lock().expect("no panic").clone();
+    assert!(seen[0].ip().to_string().starts_with("127.0.0.1"));
+    assert!(seen.iter().all(|from| *from == seen[0]), "{seen:?}");
+    drop(udp);
+    proxy.finish();
 }
 
 #[test]

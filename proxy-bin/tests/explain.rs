@@ -1,7 +1,6 @@
 //! `proxyd explain`: what it prints, and its exit status.
 
-use std::path::Path;
-use std::process::Command;
+mod support;
 
 const RULES: &str = r#"
 [[listener]]
@@ -35,25 +34,12 @@ action = "allow"
 
 /// What it prints, both outputs together, and its status.
 fn explain(arguments: &str) -> (Option<i32>, String) {
-    let folder = tempfile::tempdir().expect("a folder");
-    write(folder.path(), "proxyd.toml", RULES);
-    write(
-        folder.path(),
-        "blocked",
-        "# all of it\n.ads.example # ads\n",
-    );
-    let output = Command::new(env!("CARGO_BIN_EXE_proxyd"))
-        .current_dir(folder.path())
-        .args(["explain", "--config", "proxyd.toml"])
-        .args(arguments.split_whitespace())
-        .output()
-        .expect("started");
-    let text = [output.stdout, output.stderr].concat();
-    (output.status.code(), String::from_utf8(text).expect("text"))
-}
-
-fn write(folder: &Path, name: &str, text: &str) {
-    std::fs::write(folder.join(name), text).expect("written");
+    let blocked = "# all of it\n.ads.example # ads\n";
+    let files = [("proxyd.toml", RULES), ("blocked", blocked)];
+    let mut args = vec!["explain", "--config", "proxyd.toml"];
+    args.extend(arguments.split_whitespace());
+    let (status, lines) = support::run_beside(&files, &args);
+    (status, lines.join("\n") + "\n")
 }
 
 const MONDAY: &str = "--at 2026-11-30T12:00";

@@ -33,10 +33,11 @@
 //! }
 //! ```
 //!
-//! Main types: [`Gateway`], [`Authenticator`], [`Bans`], [`Ask`], [`Target`], [`Denial`], [`ConnectError`],
-//! [`Report`] and [`End`], [`Status`], [`Handshake`], [`HeadLimits`],
-//! [`Timeouts`], [`Stop`], [`FreeList`]; for access lists [`Names`], [`Networks`]
-//! and [`Special`].
+//! Main types: [`Gateway`], [`Ask`], [`Target`], [`Denial`], [`Connected`] and
+//! [`HttpParent`], [`ConnectError`], [`Report`] and [`End`], [`Status`],
+//! [`Handshake`], [`HeadLimits`], [`Timeouts`], [`Shaping`], [`Stop`],
+//! [`FreeList`]; for logins [`Authenticator`] and [`Bans`]; for access lists
+//! [`Names`], [`Networks`] and [`Special`].
 //!
 //! Not here: sockets (`proxy-relay`), wire formats (`proxy-http`,
 //! `proxy-socks`, `proxy-tls`).

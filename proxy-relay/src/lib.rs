@@ -48,9 +48,13 @@
 //! # }
 //! ```
 //!
+//! [`Dialer`] reaches targets by name or address: it asks for both families at
+//! once, races what it learns (RFC 8305), remembers it for its time to live, and
+//! can have each address judged just before it is connected to.
+//!
 //! Main types: [`relay`], [`forward`], [`Pump`], [`RelayOptions`], [`Transport`],
-//! [`Prefixed`], [`drive`], [`Dialer`], [`Resolve`], [`PortMap`], [`Pool`], [`Deadline`],
-//! [`lend`], [`release_pipes`].
+//! [`Prefixed`], [`drive`], [`Dialer`], [`Resolve`], [`PortMap`], [`Pool`],
+//! [`Deadline`], [`lend`], [`release_pipes`].
 //!
 //! Not here: wire formats (`proxy-http`, `proxy-socks`), TLS (`proxy-tls`), and
 //! accepting connections, which is the embedder's.

@@ -126,7 +126,8 @@ fn unreadable(error: &io::Error) -> String {
         ErrorKind::InvalidData => ("bytes that are not UTF-8", "the text in UTF-8"),
         _ => {
             return format!(
-                "expected a TOML file that can be read, found one that cannot ({error}); write                  the path of another instead, or permit it"
+                "expected a TOML file that can be read, found one that cannot ({error}); write \
+                 the path of another instead, or permit it"
             );
         }
     };

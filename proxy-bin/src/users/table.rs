@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::hash::{Hash, NoHash};
 use super::secret::Secret;
 use crate::config::{Config, Mismatch, Origin, Problem, User, shown, user_name};
+use crate::mark::Mark;
 
 /// Who may log in. `Debug` shows the names only.
 pub(crate) struct Table {
@@ -20,14 +20,6 @@ pub(crate) struct Table {
     /// Those with a hash, in the order of the file.
     hashed: Vec<Arc<Account>>,
     mark: Option<Mark>,
-}
-
-/// What a file looks like from outside: changes when its content does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mark {
-    place: (u64, u64),
-    size: u64,
-    changed: [i64; 4],
 }
 
 /// A user, and how he is known.
@@ -186,26 +178,6 @@ impl fmt::Debug for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = self.by_name.values().map(|account| &account.name);
         f.debug_set().entries(names).finish()
-    }
-}
-
-impl Mark {
-    /// `None` if it cannot be seen.
-    pub(super) fn of(path: &Path) -> Option<Self> {
-        path.metadata().ok().map(|metadata| Self::new(&metadata))
-    }
-
-    fn new(metadata: &Metadata) -> Self {
-        Self {
-            place: (metadata.dev(), metadata.ino()),
-            size: metadata.size(),
-            changed: [
-                metadata.mtime(),
-                metadata.mtime_nsec(),
-                metadata.ctime(),
-                metadata.ctime_nsec(),
-            ],
-        }
     }
 }
 

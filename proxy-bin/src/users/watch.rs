@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::door::Door;
-use super::table::{Mark, Table, Unread};
+use super::table::{Table, Unread};
 use crate::config::{Config, User};
+use crate::mark::Mark;
 
 /// The users file, and the door that it is for. Reads files: not for a thread
 /// that serves.

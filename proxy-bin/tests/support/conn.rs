@@ -50,6 +50,21 @@ impl Conn {
         Self::over(TcpStream::connect(address).expect("connected"))
     }
 
+    /// Connects from another address of loopback.
+    pub(crate) fn dial_from(own: &str, address: SocketAddr) -> Self {
+        let own = SocketAddr::new(own.parse().expect("an address"), 0);
+        let socket = Socket::new(Domain::for_address(own), Type::STREAM, None);
+        let socket = socket.expect("a socket");
+        socket.bind(&own.into()).expect("an address of loopback");
+        socket.connect(&address.into()).expect("connected");
+        Self::over(socket.into())
+    }
+
+    /// Who is at the other end.
+    pub(crate) fn peer(&self) -> SocketAddr {
+        self.socket.peer_addr().expect("connected")
+    }
+
     /// Connects with a receive buffer of `bytes`.
     pub(crate) fn dial_narrow(address: SocketAddr, bytes: usize) -> Self {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None);

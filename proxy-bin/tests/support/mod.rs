@@ -10,6 +10,7 @@
 )]
 
 mod certs;
+mod check;
 mod conn;
 mod curl;
 mod dns;
@@ -24,6 +25,7 @@ mod proxyd;
 use std::time::{Duration, Instant};
 
 pub(crate) use certs::Certs;
+pub(crate) use check::{check, run_beside};
 pub(crate) use conn::{Conn, Ended, client_hello, find};
 pub(crate) use curl::{Curl, Fetched};
 pub(crate) use dns::{A, AAAA, NameServer, Reply};
