@@ -9,7 +9,9 @@ use proxy_core::{ConnectError, ConnectErrorKind, Target};
 use proxy_relay::{AssociationReport, Associations, Passage};
 use proxy_socks::Datagrams;
 
+use crate::config::Via;
 use crate::gateway::{Proxyd, Session};
+use crate::way::Way;
 
 impl Datagrams for Proxyd {
     fn associations(&self) -> &Associations {
@@ -63,6 +65,17 @@ impl Datagrams for Proxyd {
                 "some datagrams of an association were dropped"
             );
         }
+    }
+}
+
+/// The way, if datagrams can go by it.
+///
+/// # Errors
+/// If it leads through a parent, which carries none.
+pub(crate) fn by(way: Way) -> Result<Way, ConnectError> {
+    match way.via {
+        Via::Direct => Ok(way),
+        Via::Parent(_) => Err(ConnectError::parent(ConnectErrorKind::NetworkUnreachable)),
     }
 }
 

@@ -6,8 +6,7 @@ use std::net::IpAddr;
 use proxy_core::{ConnectError, ConnectErrorKind, FreeList, Host, Target};
 
 use crate::cause::Cause;
-use crate::config::Via;
-use crate::datagrams::Picked;
+use crate::datagrams::{self, Picked};
 use crate::policy::{Act, Judgement, Person, Policy, Usual, Verdict};
 use crate::way::Way;
 
@@ -133,10 +132,7 @@ impl Errand {
         verdict: &Verdict,
         address: IpAddr,
     ) -> Result<Way, ConnectError> {
-        match self.permit(policy, verdict, address)? {
-            way if way.via == Via::Direct => Ok(way),
-            _ => Err(ConnectError::parent(ConnectErrorKind::NetworkUnreachable)),
-        }
+        datagrams::by(self.permit(policy, verdict, address)?)
     }
 
     /// What the guard says of a target that a parent will look up: of a name only little

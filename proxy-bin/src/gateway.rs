@@ -11,7 +11,7 @@ use proxy_core::{
 };
 
 use crate::cause::Cause;
-use crate::datagrams::Picked;
+use crate::datagrams::{self, Picked};
 use crate::errand::{Boxed, Errand};
 use crate::log::Entry;
 use crate::outside::Outside;
@@ -131,7 +131,7 @@ impl Proxyd {
         let policy = self.outside.policy();
         if ask.operation == Operation::Associate {
             // It has no target yet; each datagram will.
-            return policy.refusal_of_all(&who.person, errand.act);
+            return policy.judge_any(&who.person, errand.act);
         }
         let target = ask.target;
         let judge = |address| policy.judge(&who.person, errand.act, target, address);
@@ -263,6 +263,12 @@ impl Gateway for Proxyd {
         {
             who.denied.set(Cause::rule(verdict));
             return Err(Denial::Forbid);
+        }
+        if ask.operation == Operation::Associate
+            && let Some(Err(error)) = errand.way().map(datagrams::by)
+        {
+            who.denied.set(Some(Cause::Connect(error)));
+            return Err(Denial::Unroutable);
         }
         Ok(Session {
             way: errand.way().map_or(0, Way::number),

@@ -1,6 +1,7 @@
 //! Who may go where and by which way: the rules, compiled once, and the guard of
 //! addresses that are not public.
 
+mod any;
 mod clock;
 mod explain;
 mod guard;
@@ -224,36 +225,6 @@ impl Policy {
         first.map_or(Verdict::OPEN, |(rule, _)| self.verdict(rule))
     }
 
-    /// The rule that forbids all targets, whichever they are, if that is clear
-    /// from the first rules: none before it lets any through.
-    pub(crate) fn refusal_of_all(&self, person: &Person, act: Act) -> Option<Verdict> {
-        let nowhere = Request {
-            person,
-            act,
-            name: None,
-            port: 0,
-            address: Address::Never,
-        };
-        for (at, rule) in (0..).zip(self.rules.iter().take(FIRST_RULES)) {
-            let rest = rule.rest.as_deref();
-            // The ports are looked at last, so all else holds if they fail.
-            let failed = rest.and_then(|rest| rest.fails(&nowhere));
-            let holds = matches!(failed, None | Some(Condition::Ports))
-                && self.user_holds(at, rule, &nowhere)
-                && self.client_holds(at, rule, &nowhere)
-                && rest.is_none_or(|rest| rest.fails_now(self.clock).is_none());
-            let is_for_all = rest.is_none_or(|rest| rest.ports.is_none())
-                && matches!(rule.names, Keyed::Any)
-                && matches!(rule.networks, Keyed::Any);
-            match (holds, is_for_all, rule.action) {
-                (false, ..) | (true, false, Action::Deny) => {}
-                (true, true, Action::Deny) => return Some(self.verdict(at)),
-                (true, _, Action::Allow { .. }) => return None,
-            }
-        }
-        None
-    }
-
     /// The lowest of the rules that may hold.
     ///
     /// The lists need no merging: each is ascending, and is left where it comes
@@ -402,9 +373,6 @@ impl Policy {
         }
     }
 }
-
-/// So many rules are looked at one by one without anybody noticing.
-const FIRST_RULES: usize = 256;
 
 type Holds = fn(&Policy, u32, &Rule, &Request<'_>) -> bool;
 
