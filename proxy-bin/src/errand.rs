@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use proxy_core::{ConnectError, ConnectErrorKind, FreeList, Host, Target};
 
 use crate::cause::Cause;
+use crate::datagrams::{self, Picked};
 use crate::policy::{Act, Judgement, Person, Policy, Usual, Verdict};
 use crate::way::Way;
 
@@ -26,6 +27,8 @@ pub(crate) struct Errand {
     pub(crate) via: Option<Box<[u8]>>,
     /// An idle connection will do.
     pub(crate) reuse: bool,
+    /// Where its datagrams go out from.
+    pub(crate) picked: Picked,
     /// What stood in the way last.
     pub(crate) cause: Cell<Option<Cause>>,
 }
@@ -44,6 +47,11 @@ impl Boxed {
                 room
             }
         }))
+    }
+
+    /// `None` once it was given back.
+    pub(crate) fn get(&self) -> Option<&Errand> {
+        self.0.as_deref()
     }
 
     /// `None` once it was given back.
@@ -112,6 +120,19 @@ impl Errand {
             Ok(()) => Ok(way),
             Err(special) => Err(self.refused(Cause::Guard(special))),
         }
+    }
+
+    /// The same for datagrams.
+    ///
+    /// # Errors
+    /// That it is forbidden, or leads through a parent, which carries none.
+    pub(crate) fn permit_datagrams(
+        &self,
+        policy: &Policy,
+        verdict: &Verdict,
+        address: IpAddr,
+    ) -> Result<Way, ConnectError> {
+        datagrams::by(self.permit(policy, verdict, address)?)
     }
 
     /// What the guard says of a target that a parent will look up: of a name only little

@@ -11,11 +11,13 @@ use proxy_core::{
 };
 
 use crate::cause::Cause;
+use crate::datagrams::{self, Picked};
 use crate::errand::{Boxed, Errand};
 use crate::log::Entry;
 use crate::outside::Outside;
 use crate::policy::{Judgement, Person, Usual, Verdict};
 use crate::sources::stick;
+use crate::throttle::Throttle;
 use crate::upstream::Upstream;
 use crate::users::{Door, Login};
 use crate::way::Way;
@@ -30,6 +32,7 @@ pub(crate) struct Proxyd {
     users: Option<Arc<Door>>,
     /// Everybody is told that the proxy is at its limit.
     busy: bool,
+    refused_datagrams: Throttle,
     outside: Rc<Outside>,
 }
 
@@ -47,6 +50,7 @@ impl Proxyd {
             listener,
             users,
             busy: false,
+            refused_datagrams: Throttle::default(),
             outside,
         }
     }
@@ -62,9 +66,24 @@ impl Proxyd {
             service: self.service.clone(),
             users: self.users.clone(),
             busy: true,
+            refused_datagrams: Throttle::default(),
             outside: Rc::clone(&self.outside),
             ..*self
         }
+    }
+
+    pub(crate) fn outside(&self) -> &Outside {
+        &self.outside
+    }
+
+    /// What the log calls it.
+    pub(crate) fn service(&self) -> &str {
+        &self.service
+    }
+
+    /// Keeps messages about targets that datagrams may not go to few.
+    pub(crate) fn refused_datagrams(&self) -> &Throttle {
+        &self.refused_datagrams
     }
 
     async fn identify(
@@ -108,8 +127,13 @@ impl Proxyd {
 
     /// What the rules say, as far as that is clear before a look-up. Of the
     /// target of the client's last request the address is known.
-    fn judge(&self, who: &Client, errand: &Errand, target: Target<'_>) -> Option<Verdict> {
+    fn judge(&self, who: &Client, errand: &Errand, ask: &Ask<'_>) -> Option<Verdict> {
         let policy = self.outside.policy();
+        if ask.operation == Operation::Associate {
+            // It has no target yet; each datagram will.
+            return policy.judge_any(&who.person, errand.act);
+        }
+        let target = ask.target;
         let judge = |address| policy.judge(&who.person, errand.act, target, address);
         match judge(None) {
             Judgement::Decided(verdict) => Some(verdict),
@@ -230,14 +254,21 @@ impl Gateway for Proxyd {
             is_request: matches!(ask.operation, Operation::Request { .. }),
             reuse: matches!(ask.operation, Operation::Request { .. }),
             via: ask.via.map(Box::from),
+            picked: Picked::default(),
             cause: Cell::new(None),
         };
-        errand.verdict = self.judge(who, &errand, ask.target);
+        errand.verdict = self.judge(who, &errand, ask);
         if let Some(verdict) = &errand.verdict
             && errand.way_of(verdict).is_none()
         {
             who.denied.set(Cause::rule(verdict));
             return Err(Denial::Forbid);
+        }
+        if ask.operation == Operation::Associate
+            && let Some(Err(error)) = errand.way().map(datagrams::by)
+        {
+            who.denied.set(Some(Cause::Connect(error)));
+            return Err(Denial::Unroutable);
         }
         Ok(Session {
             way: errand.way().map_or(0, Way::number),
@@ -310,6 +341,11 @@ impl Gateway for Proxyd {
 }
 
 impl Session {
+    /// `None` for a tunnel that is open.
+    pub(crate) fn errand(&self) -> Option<&Errand> {
+        self.errand.get()
+    }
+
     /// Remembers with the client where it went.
     fn settle(&mut self, who: &Client) -> Option<SocketAddr> {
         match self.route {
@@ -336,7 +372,7 @@ mod tests {
     use crate::sources::Sources;
     use crate::users::Table;
     use proxy_core::{End, Host, Timeouts};
-    use proxy_relay::Dialer;
+    use proxy_relay::{Associations, Dialer};
     use std::path::Path;
     use std::time::Duration;
     use tokio::net::TcpListener;
@@ -385,6 +421,7 @@ mod tests {
             dialer: Dialer::default(),
             sources: Sources::new(&[]),
             parents: Parents::new(Ways::default(), &Timeouts::default()),
+            associations: Associations::new(),
             own: OwnAddresses::new(own.iter().copied()),
             log,
         };

@@ -8,6 +8,7 @@ mod cause;
 mod certificates;
 mod cli;
 mod config;
+mod datagrams;
 mod errand;
 mod explain;
 mod gate;

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use proxy_core::{ConnectError, ConnectErrorKind, Connected, Host, Target};
-use proxy_relay::{Dialer, Pool};
+use proxy_relay::{Associations, Dialer, Passage, Pool};
 use tokio::net::TcpStream;
 
 use crate::cause::Cause;
@@ -15,7 +15,7 @@ use crate::errand::Errand;
 use crate::log::AccessLog;
 use crate::own::OwnAddresses;
 use crate::parents::{Parents, Wanted};
-use crate::policy::{Policy, Verdict};
+use crate::policy::{Judgement, Policy, Verdict};
 use crate::sources::Sources;
 use crate::upstream::{Lane, PoolKey, Upstream};
 use crate::way::Way;
@@ -28,6 +28,7 @@ pub(crate) struct Outside {
     sources: Sources,
     parents: Parents,
     pool: RefCell<Idle>,
+    associations: Associations,
     own: OwnAddresses,
     log: AccessLog,
 }
@@ -39,6 +40,7 @@ pub(crate) struct Means {
     pub(crate) dialer: Dialer,
     pub(crate) sources: Sources,
     pub(crate) parents: Parents,
+    pub(crate) associations: Associations,
     pub(crate) own: OwnAddresses,
     pub(crate) log: AccessLog,
 }
@@ -52,6 +54,7 @@ impl Outside {
             sources: means.sources,
             parents: means.parents,
             pool: RefCell::new(Idle::new(idle)),
+            associations: means.associations,
             own: means.own,
             log: means.log,
         }
@@ -64,6 +67,10 @@ impl Outside {
     /// Whether connections may have addresses of their own to go out from.
     pub(crate) fn has_sources(&self) -> bool {
         !self.sources.is_empty()
+    }
+
+    pub(crate) fn associations(&self) -> &Associations {
+        &self.associations
     }
 
     /// What requests are to show parents, so that those that come back are known.
@@ -117,6 +124,43 @@ impl Outside {
             Some(parent) => connected.to_parent(parent),
             None => connected,
         })
+    }
+
+    /// The way of datagrams to `target`: to the address that the client hears
+    /// from, or to the first that may be sent to.
+    pub(crate) async fn pass(
+        &self,
+        errand: &Errand,
+        target: Target<'_>,
+        last: Option<SocketAddr>,
+    ) -> Result<Passage, ConnectError> {
+        let judge = |ip| self.judge_datagram(errand, target, SocketAddr::new(ip, target.port));
+        if let Some(last) = last
+            && let Ok(passage) = judge(last.ip())
+        {
+            return Ok(passage);
+        }
+        let name = match target.host {
+            Host::Ip(ip) => return judge(ip),
+            Host::Name(name) => name,
+        };
+        let policy = &self.policy;
+        if let Judgement::Decided(verdict) = policy.judge(&errand.person, errand.act, target, None)
+            && errand.way_of(&verdict).is_none()
+        {
+            // What is forbidden is not looked up.
+            return Err(errand.refused(Cause::rule(&verdict)));
+        }
+        let mut failure = ConnectError::origin(ConnectErrorKind::NameNotFound);
+        let mut second = None;
+        for ip in self.dialer.lookup(name).await? {
+            match judge(ip) {
+                Ok(passage) if passage.has_route() => return Ok(passage),
+                Ok(passage) => second = second.or(Some(passage)),
+                Err(error) => failure = error,
+            }
+        }
+        second.ok_or(failure)
     }
 
     /// What the rules say of a name, now that its addresses matter. The first
@@ -240,6 +284,27 @@ impl Outside {
             // Rules send it another way than the address that was looked at first.
             false => Err(ConnectError::origin(ConnectErrorKind::Forbidden)),
         }
+    }
+
+    /// The same for an address that datagrams are to be sent to.
+    fn judge_datagram(
+        &self,
+        errand: &Errand,
+        target: Target<'_>,
+        address: SocketAddr,
+    ) -> Result<Passage, ConnectError> {
+        let own = self.associations.on_port(address.port());
+        if !own.is_empty() && OwnAddresses::new(own).lead_from(address) {
+            return Err(ConnectError::origin(ConnectErrorKind::Loop));
+        }
+        let verdict = errand.judge(&self.policy, target, address.ip());
+        let way = errand.permit_datagrams(&self.policy, &verdict, address.ip())?;
+        let pick = |source| {
+            let pick = || self.sources.pick(source, way.stick, address.ip());
+            errand.picked.get(source, address.ip(), pick)
+        };
+        let source = way.source.map(pick).transpose()?;
+        Ok(Passage { address, source })
     }
 
     /// The address to connect from; `None` leaves it to the system.

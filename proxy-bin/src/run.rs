@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use proxy_core::Stop;
+use proxy_relay::Associations;
 use proxy_tls::Acceptor;
 use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
@@ -64,6 +65,7 @@ pub(crate) fn run(
 
     let banner = banner::text(&plan.places, &config);
     let shared = Shared {
+        associations: Associations::new(),
         own: OwnAddresses::new(plan.places.iter().map(|place| place.address)),
         places: plan.places.into(),
         policy: Arc::new(Policy::new(&config)),

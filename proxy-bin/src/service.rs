@@ -129,7 +129,7 @@ impl Service {
     fn spawn_socks(self: Rc<Self>, stream: TcpStream, peer: Peer, slot: Slot) {
         spawn(slot, async move {
             if let Kind::Socks(socks) | Kind::Auto { socks, .. } = &self.kind {
-                self.tell(peer, socks.serve(stream, peer).await);
+                self.tell(peer, socks.serve_with_datagrams(stream, peer).await);
             }
         });
     }
@@ -185,7 +185,7 @@ impl Service {
         };
         let stream = Prefixed::new(stream, bytes);
         match spoken {
-            Spoken::Socks => self.tell(peer, socks.serve(stream, peer).await),
+            Spoken::Socks => self.tell(peer, socks.serve_with_datagrams(stream, peer).await),
             Spoken::Http | Spoken::Tls => self.tell(peer, http.serve(stream, peer).await),
         }
     }

@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use proxy_core::{End, Stop};
-use proxy_relay::{Dialer, Resolve, TICK};
+use proxy_relay::{Associations, Dialer, Resolve, TICK};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
@@ -35,6 +35,7 @@ pub(crate) struct Shared {
     pub(crate) config: Arc<Config>,
     pub(crate) places: Arc<[Place]>,
     pub(crate) own: OwnAddresses,
+    pub(crate) associations: Associations,
     pub(crate) policy: Arc<Policy>,
     pub(crate) names: watch::Receiver<Arc<NameService>>,
     pub(crate) ways: Ways,
@@ -127,6 +128,7 @@ fn outside(shared: &Shared, log: AccessLog) -> io::Result<Outside> {
         dialer,
         sources: Sources::new(&config.sources),
         parents: Parents::new(shared.ways.clone(), &config.timeouts),
+        associations: shared.associations.clone(),
         own: shared.own.clone(),
         log,
     };

@@ -95,6 +95,11 @@ impl Deadline {
         })
     }
 
+    /// The present, as the thread's clock was last set.
+    pub(crate) fn now(&self) -> Tick {
+        Tick(self.entry.clock.now())
+    }
+
     /// Whether `tick` has come.
     pub(crate) fn is_past(&self, tick: Tick) -> bool {
         tick.0 <= self.entry.clock.now()

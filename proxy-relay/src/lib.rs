@@ -63,6 +63,7 @@
 
 mod answers;
 mod buffer;
+mod datagram;
 mod deadline;
 mod dial;
 mod drive;
@@ -85,6 +86,9 @@ mod splice;
 mod transport;
 
 pub use buffer::{Buffers, lend};
+pub use datagram::{
+    Association, AssociationError, AssociationReport, Associations, Drops, Framing, Passage,
+};
 pub use deadline::{Deadline, Expired, TICK, Ticks};
 pub use dial::Dialer;
 pub use drive::{DriveError, MAX_INPUT, drive};

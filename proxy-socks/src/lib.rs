@@ -38,10 +38,11 @@
 //! ```
 //!
 //! Main types: [`ServerHandshake`], [`Next`], [`Methods`], [`ClientHandshake`],
-//! [`ReplyCode`], [`wire`], and with `serve`: `Server`, `Config`, `ServeError`.
+//! [`ReplyCode`], [`wire`], and with `serve`: `Server`, `Config`, `Datagrams`,
+//! `ServeError`.
 //!
-//! Not here: GSSAPI (RFC 1961), identd, and the work behind BIND and UDP
-//! ASSOCIATE; both are recognised, and `Server` answers "command not supported".
+//! Not here: GSSAPI (RFC 1961), identd, and the work behind BIND, which is
+//! recognised and answered "command not supported".
 
 #![forbid(unsafe_code)]
 
@@ -57,4 +58,4 @@ pub use handshake::{
     PendingRequest, ServerError, ServerErrorKind, ServerHandshake,
 };
 #[cfg(feature = "serve")]
-pub use serve::{Config, ServeError, Server};
+pub use serve::{Config, Datagrams, ServeError, Server};

@@ -1,6 +1,7 @@
 //! Who may go where and by which way: the rules, compiled once, and the guard of
 //! addresses that are not public.
 
+mod any;
 mod clock;
 mod explain;
 mod guard;
@@ -81,6 +82,12 @@ pub(crate) struct Verdict {
     /// An entry of [`Config::rules`]; `None` if no rule holds, which allows.
     pub(crate) rule: Option<u32>,
     pub(crate) action: Action,
+}
+
+impl Person {
+    pub(crate) fn client(&self) -> IpAddr {
+        self.client
+    }
 }
 
 impl Verdict {

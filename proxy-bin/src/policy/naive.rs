@@ -198,6 +198,30 @@ proptest! {
     }
 
     #[test]
+    fn p70_what_is_said_of_all_targets_holds_for_each(
+        rules in prop::collection::vec(rule(), 0..6),
+        cases in prop::collection::vec(case(), 1..12),
+    ) {
+        let config = config(rules);
+        for case in cases {
+            let policy = Policy::new(&config).at(case.moment);
+            let person = policy.person(case.client, case.user, case.listener);
+            let act = policy.act(&case.asked.operation());
+            let Some(most) = policy.judge_any(&person, act) else {
+                continue;
+            };
+            let addresses = case.addresses.iter().map(|ip| Address::Known(*ip));
+            for address in addresses.chain([Address::Never]) {
+                let Judgement::Decided(verdict) = judge(&config, &case, address) else {
+                    continue;
+                };
+                let is_as_said = [Action::Deny, most.action].contains(&verdict.action);
+                prop_assert!(is_as_said, "{:?}, not {:?}", verdict, most);
+            }
+        }
+    }
+
+    #[test]
     fn explain_says_what_happens(
         rules in prop::collection::vec(rule(), 0..24),
         cases in prop::collection::vec(case(), 1..4),

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use proxy_core::{
     Ask, ConnectError, ConnectErrorKind, Credentials, Denial, Gateway, Host, Peer, Target, Timeouts,
 };
-use proxy_relay::{Dialer, Family, Resolve, Resolved};
+use proxy_relay::{Associations, Dialer, Family, Resolve, Resolved};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};
 
@@ -181,6 +181,7 @@ async fn act(
             parents::load(config).map_err(drop).expect("no files"),
             &Timeouts::default(),
         ),
+        associations: Associations::new(),
         own: OwnAddresses::new([]),
         log: AccessLog::off(),
     };

@@ -1,5 +1,6 @@
 //! Serves SOCKS clients on any stream, with the policy of a gateway.
 
+mod associate;
 mod config;
 mod error;
 mod exchange;
@@ -8,15 +9,17 @@ mod link;
 use std::net::SocketAddr;
 
 use bytes::{Buf, Bytes};
-use proxy_core::{Ask, Gateway, Operation, Peer, Shaping, TargetBuf};
-use proxy_relay::{Deadline, Expired, Relay, RelayOptions, Socket, Transport, relay};
+use proxy_core::{Ask, Gateway, Operation, Peer, TargetBuf};
+use proxy_relay::{Association, Deadline, Expired, Relay, RelayOptions, Socket, Transport, relay};
 
 use crate::wire::UNSPECIFIED;
 use crate::{Next, PendingReply, ReplyCode, ServerHandshake};
 
+pub use associate::Datagrams;
 pub use config::Config;
 pub use error::ServeError;
 
+use associate::{Offer, WithDatagrams, WithoutDatagrams, Wrapped};
 use error::{Failure, Refusal};
 use exchange::Exchange;
 use link::{LINGER, Link, unless, unless_drained, within};
@@ -28,8 +31,10 @@ use link::{LINGER, Link, unless, unless_drained, within};
 /// exactly when the gateway's are and the
 /// streams are.
 ///
-/// CONNECT is carried out; BIND and UDP ASSOCIATE are answered "command not
-/// supported".
+/// CONNECT is carried out, and UDP ASSOCIATE by
+/// [`serve_with_datagrams`](Self::serve_with_datagrams) with a gateway that is
+/// made for it ([`Datagrams`]); BIND, and by [`serve`](Self::serve) UDP ASSOCIATE
+/// too, is answered "command not supported".
 ///
 /// ```no_run
 /// # use proxy_core::{Gateway, Peer};
@@ -97,6 +102,37 @@ where
     /// Outside a tokio runtime with time enabled.
     pub fn serve<S: Transport>(
         &self,
+        stream: S,
+        peer: Peer,
+    ) -> impl Future<Output = Result<(), ServeError>> {
+        self.serve_as::<WithoutDatagrams, S>(stream, peer)
+    }
+
+    /// The same with UDP ASSOCIATE (RFC 1928 section 7).
+    ///
+    /// The client is told the address that its own connection came to, with a
+    /// port for its datagrams. They are relayed until that connection ends, the
+    /// session is stopped, or no datagram has come for as long as a tunnel may be
+    /// idle. The byte counts of the report are those of the payloads.
+    ///
+    /// # Errors
+    /// As [`serve`](Self::serve).
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with I/O and time enabled.
+    pub fn serve_with_datagrams<S: Transport>(
+        &self,
+        stream: S,
+        peer: Peer,
+    ) -> impl Future<Output = Result<(), ServeError>>
+    where
+        G: Datagrams,
+    {
+        self.serve_as::<WithDatagrams, S>(stream, peer)
+    }
+
+    fn serve_as<O: Offer<G>, S: Transport>(
+        &self,
         mut stream: S,
         peer: Peer,
     ) -> impl Future<Output = Result<(), ServeError>> {
@@ -104,27 +140,45 @@ where
         // A block, since an `async fn` would hold its arguments twice.
         async move {
             // Boxed, so that the memory of a handshake is gone once the tunnel runs.
-            let opening = Box::pin(self.open(&mut stream, &mut exchange));
-            let Some(mut tunnel) = opening.await? else {
+            let opening = Box::pin(self.open::<O, S>(&mut stream, &mut exchange));
+            let Some(mut opened) = opening.await? else {
                 return Ok(());
             };
-            let report = tunnel.start(&mut stream).await;
-            let code = Some(tunnel.code.0);
-            exchange.finish(report.end, code, (report.up, report.down));
+            // Where it lies: to be moved it would need room twice.
+            let (end, moved) = match &mut opened.work {
+                Work::Tunnel(tunnel) => {
+                    let report = tunnel.start(&mut stream).await;
+                    (report.end, (report.up, report.down))
+                }
+                Work::Association(association) => {
+                    // Both are there once it was opened.
+                    let (Some(association), Some(session)) =
+                        (association.take(), &exchange.session)
+                    else {
+                        return Ok(());
+                    };
+                    let carry = O::carry(&self.gateway, session, *association, &mut stream);
+                    // Boxed, so that tunnels need no room for it.
+                    let report = Box::pin(carry).await;
+                    (report.end, (report.up, report.down))
+                }
+            };
+            exchange.finish(end, Some(opened.code.0), moved);
             Ok(())
         }
     }
 
-    /// Comes back with a tunnel to relay, or with `None` after a refusal.
-    async fn open<S: Transport>(
+    /// Comes back with what is to be relayed, or with `None` after a refusal.
+    async fn open<O: Offer<G>, S: Transport>(
         &self,
         stream: &mut S,
         exchange: &mut Exchange<'_, G>,
-    ) -> Result<Option<Tunnel<G::Upstream>>, ServeError> {
+    ) -> Result<Option<Opened<G::Upstream>>, ServeError> {
         let mut link = Link::new(stream);
         let mut deadline = Deadline::new(self.config.stop.clone());
-        let failure = match self.establish(&mut link, &mut deadline, exchange).await {
-            Ok(tunnel) => return Ok(Some(tunnel)),
+        let established = self.establish::<O, S>(&mut link, &mut deadline, exchange);
+        let failure = match established.await {
+            Ok(opened) => return Ok(Some(opened)),
             Err(failure) => failure,
         };
         exchange.unreached = failure.unreached;
@@ -140,18 +194,19 @@ where
         failure.error.map_or(Ok(None), Err)
     }
 
-    async fn establish<S: Transport>(
+    async fn establish<O: Offer<G>, S: Transport>(
         &self,
         link: &mut Link<'_, S>,
         deadline: &mut Deadline,
         exchange: &mut Exchange<'_, G>,
-    ) -> Result<Tunnel<G::Upstream>, Failure> {
+    ) -> Result<Opened<G::Upstream>, Failure> {
         deadline.set(self.config.timeouts.head.into());
         unless_drained(deadline, link.read()).await??;
         exchange.begin();
         let (reply, asked) = within(deadline, self.negotiate(link, exchange)).await??;
         deadline.set(self.config.timeouts.connect.into());
-        let (upstream, shaping) = match within(deadline, self.reach(link, exchange, asked)).await {
+        let reach = self.reach::<O, S>(link, exchange, asked);
+        let work = match within(deadline, reach).await {
             Ok(Ok(reached)) => reached,
             Ok(Err(refusal)) => return Err(Failure::refused(refusal, reply, &mut link.output)),
             Err(Expired::Elapsed) => {
@@ -164,13 +219,12 @@ where
             Err(stopped) => return Err(stopped.into()),
         };
         // Only now, that the target has been reached (RFC 1928 section 6).
-        let code = reply.accept(local_address(&upstream), &mut link.output);
+        let code = reply.accept(work.bound(), &mut link.output);
         deadline.set(self.config.timeouts.head.into());
         within(deadline, link.flush()).await??;
-        Ok(Tunnel {
-            upstream,
-            early: link.input.split().freeze(),
-            options: self.config.relay_options(shaping),
+        let early = link.input.split().freeze();
+        Ok(Opened {
+            work: work.after(early),
             code,
         })
     }
@@ -216,20 +270,23 @@ where
     }
 
     /// Policy, then the connection.
-    async fn reach<S: Transport>(
+    async fn reach<O: Offer<G>, S: Transport>(
         &self,
         link: &mut Link<'_, S>,
         exchange: &mut Exchange<'_, G>,
         asked: Asked,
-    ) -> Result<(G::Upstream, Shaping), Refusal> {
+    ) -> Result<Work<G::Upstream>, Refusal> {
         let (operation, target) = exchange.request.insert(asked);
         let who = match &mut exchange.who {
             Some(who) => who,
             none => none.insert(self.gateway.authenticate(&exchange.peer, None).await?),
         };
-        if *operation != Operation::Tunnel {
-            return Err(Refusal::Unsupported);
-        }
+        let associations = O::associations(&self.gateway);
+        let all = match (*operation, associations) {
+            (Operation::Tunnel, _) => None,
+            (Operation::Associate, Some(all)) => Some(all),
+            _ => return Err(Refusal::Unsupported),
+        };
         let target = target.as_target();
         let ask = Ask {
             peer: &exchange.peer,
@@ -239,24 +296,62 @@ where
         };
         let session = self.gateway.authorize(who, &ask).await?;
         let session = exchange.session.insert(session);
-        let shaping = self.gateway.shaping(session);
+        let options = self.config.relay_options(self.gateway.shaping(session));
+        if let Some(all) = all {
+            let association = associate::open(&exchange.peer, target, all, &options)?;
+            return Ok(Work::Association(Some(Box::new(association))));
+        }
         let dial = self.gateway.connect(session, target);
         let connected = unless(link.vanished(), dial)
             .await
             .ok_or(Refusal::Vanished)??;
-        Ok((connected.upstream, shaping))
+        Ok(Work::Tunnel(Tunnel {
+            upstream: connected.upstream,
+            early: Bytes::new(),
+            options,
+        }))
     }
 }
 
 /// What a request asks for.
 type Asked = (Operation<'static>, TargetBuf);
 
-/// A connection that was accepted and told so, ready to be relayed.
+/// What was accepted, and how the client was told so.
+struct Opened<U> {
+    work: Work<U>,
+    code: ReplyCode,
+}
+
+/// What is to be relayed.
+enum Work<U> {
+    /// `None` once it runs.
+    Association(Option<Box<Association<Wrapped>>>),
+    Tunnel(Tunnel<U>),
+}
+
+impl<U: Transport> Work<U> {
+    /// The address that the client is told.
+    fn bound(&self) -> SocketAddr {
+        match self {
+            Self::Association(Some(association)) => association.local_addr(),
+            Self::Association(None) => UNSPECIFIED,
+            Self::Tunnel(tunnel) => local_address(&tunnel.upstream),
+        }
+    }
+
+    /// With what came behind the request, which only a tunnel has use for.
+    fn after(mut self, early: Bytes) -> Self {
+        if let Self::Tunnel(tunnel) = &mut self {
+            tunnel.early = early;
+        }
+        self
+    }
+}
+
 struct Tunnel<U> {
     upstream: U,
     early: Bytes,
     options: RelayOptions,
-    code: ReplyCode,
 }
 
 impl<U: Transport> Tunnel<U> {

@@ -11,6 +11,7 @@ mod login;
 mod reply;
 mod request;
 mod request4;
+mod udp;
 
 use proxy_core::Status;
 
@@ -19,6 +20,7 @@ pub use login::{Login, LoginReply};
 pub use reply::{Reply, Reply4};
 pub use request::{Command, Request};
 pub use request4::Request4;
+pub use udp::UdpHeader;
 
 pub(crate) use reply::UNSPECIFIED;
 pub(crate) use request4::check_user_id;

@@ -15,8 +15,8 @@ use proxy_core::{
     Ask, ConnectError, ConnectErrorKind, Connected, Credentials, Denial, Gateway, Host, Peer,
     Report, Shaping, Target,
 };
-use proxy_relay::Transport;
-use proxy_socks::{Config, ServeError, Server};
+use proxy_relay::{AssociationReport, Associations, Passage, Transport};
+use proxy_socks::{Config, Datagrams, ServeError, Server};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
@@ -30,6 +30,7 @@ struct Inner {
     log: Mutex<Vec<String>>,
     dialling: AtomicUsize,
     shaping: Mutex<Shaping>,
+    associations: Associations,
 }
 
 impl Direct {
@@ -116,6 +117,32 @@ impl Gateway for Direct {
                 " (no session)"
             },
         );
+        self.0.log.lock().unwrap().push(line);
+    }
+}
+
+impl Datagrams for Direct {
+    fn associations(&self) -> &Associations {
+        &self.0.associations
+    }
+
+    async fn admit(
+        &self,
+        (): &(),
+        target: Target<'_>,
+        _: Option<SocketAddr>,
+    ) -> Result<Passage, ConnectError> {
+        let ip = match target.host {
+            Host::Ip(ip) => ip,
+            Host::Name("localhost") => [127, 0, 0, 1].into(),
+            Host::Name("never.test") => pending().await,
+            Host::Name(_) => return Err(ConnectError::origin(ConnectErrorKind::Forbidden)),
+        };
+        Ok(SocketAddr::new(ip, target.port).into())
+    }
+
+    fn dissociated(&self, (): &(), report: &AssociationReport) {
+        let line = format!("{} sent, {} dropped", report.sent, report.drops.total());
         self.0.log.lock().unwrap().push(line);
     }
 }

@@ -1,0 +1,307 @@
+//! All associations of a proxy: how many there may be, and their own addresses.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use proxy_core::{End, Stop};
+use tokio::time::Instant;
+
+/// Caps associations, per client and in all, and knows the addresses of their
+/// sockets.
+///
+/// Clones share what they know, so that one set can serve all threads; it is
+/// locked only when an association begins, ends, or opens a socket. When there
+/// are too many, the one that has been idle for longest makes room and ends with
+/// [`End::Limit`]; if none has been idle for ten seconds, the new one is refused.
+///
+/// ```
+/// let mut associations = proxy_relay::Associations::new();
+/// associations.per_client(16).total(256);
+/// assert!(associations.is_empty());
+/// ```
+#[derive(Clone, Debug)]
+pub struct Associations {
+    per_client: usize,
+    total: usize,
+    members: Arc<Mutex<Members>>,
+    epoch: Instant,
+}
+
+impl Default for Associations {
+    fn default() -> Self {
+        Self {
+            per_client: 64,
+            total: 1024,
+            members: Arc::default(),
+            epoch: Instant::now(),
+        }
+    }
+}
+
+impl Associations {
+    /// None yet, with the default caps.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The most associations of one client address, or of one IPv6 network of 64
+    /// bits; 64 by default.
+    pub fn per_client(&mut self, cap: usize) -> &mut Self {
+        self.per_client = cap;
+        self
+    }
+
+    /// The most associations in all; 1,024 by default. Each takes two sockets or
+    /// more besides its control connection.
+    pub fn total(&mut self, cap: usize) -> &mut Self {
+        self.total = cap;
+        self
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.lock().all.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The addresses that sockets of associations are bound to, of those with
+    /// this port: for a policy that refuses to send datagrams back to the proxy.
+    /// Allocates nothing if there are none.
+    pub fn on_port(&self, port: u16) -> Vec<SocketAddr> {
+        self.lock().sockets.get(&port).cloned().unwrap_or_default()
+    }
+
+    /// Lets an association in, unless there are too many.
+    pub(super) fn join(&self, client: IpAddr, stop: Stop) -> Option<Place> {
+        let client = group(client);
+        let mut members = self.lock();
+        let now = self.now();
+        let mut fits = |cap, of: &dyn Fn(&Member) -> bool| {
+            let count = members.all.values().filter(|member| of(member)).count();
+            count < cap || (cap > 0 && members.evict(now, of))
+        };
+        if !fits(self.per_client, &|member| member.client == client) || !fits(self.total, &|_| true)
+        {
+            return None;
+        }
+        let active = Arc::new(AtomicU64::new(now));
+        members.last += 1;
+        let number = members.last;
+        let member = Member {
+            client,
+            stop,
+            active: Arc::clone(&active),
+        };
+        members.all.insert(number, member);
+        drop(members);
+        Some(Place {
+            associations: self.clone(),
+            number,
+            active,
+            sockets: Vec::new(),
+        })
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Nothing that runs under this lock can panic half-way.
+    fn lock(&self) -> MutexGuard<'_, Members> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The place of one association, free again when this is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    associations: Associations,
+    number: u64,
+    active: Arc<AtomicU64>,
+    sockets: Vec<SocketAddr>,
+}
+
+impl Place {
+    /// Notes an address of the association's own.
+    pub(super) fn owns(&mut self, address: SocketAddr) {
+        self.sockets.push(address);
+        let mut members = self.associations.lock();
+        members
+            .sockets
+            .entry(address.port())
+            .or_default()
+            .push(address);
+    }
+
+    /// Notes that datagrams were relayed.
+    pub(super) fn touch(&self) {
+        self.active
+            .store(self.associations.now(), Ordering::Relaxed);
+    }
+
+    /// Whether a datagram from `address`, which is on this machine, was sent by an
+    /// association.
+    pub(super) fn is_from_one(&self, address: SocketAddr) -> bool {
+        let sockets = self.associations.on_port(address.port());
+        sockets
+            .iter()
+            .any(|own| own.ip().is_unspecified() || own.ip() == address.ip())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut members = self.associations.lock();
+        members.all.remove(&self.number);
+        for address in &self.sockets {
+            if let Some(sockets) = members.sockets.get_mut(&address.port()) {
+                if let Some(at) = sockets.iter().position(|own| own == address) {
+                    sockets.swap_remove(at);
+                }
+                if sockets.is_empty() {
+                    members.sockets.remove(&address.port());
+                }
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Members {
+    all: HashMap<u64, Member>,
+    last: u64,
+    sockets: HashMap<u16, Vec<SocketAddr>>,
+}
+
+impl Members {
+    /// Ends the one of those that has been idle for longest, if any is idle.
+    fn evict(&mut self, now: u64, of: &dyn Fn(&Member) -> bool) -> bool {
+        let theirs = self.all.iter().filter(|(_, member)| of(member));
+        let oldest = theirs.min_by_key(|(_, member)| member.active.load(Ordering::Relaxed));
+        let idle = |member: &Member| now.saturating_sub(member.active.load(Ordering::Relaxed));
+        match oldest.map(|(number, member)| (*number, idle(member))) {
+            Some((number, idle)) if u128::from(idle) >= QUIET.as_millis() => {
+                if let Some(member) = self.all.remove(&number) {
+                    member.stop.stop(End::Limit);
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Member {
+    client: IpAddr,
+    stop: Stop,
+    /// Milliseconds since the epoch of the set.
+    active: Arc<AtomicU64>,
+}
+
+/// Whose associations are counted together: a host may have any address of its
+/// IPv6 network.
+fn group(client: IpAddr) -> IpAddr {
+    match client.to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << 64)).into(),
+        v4 => v4,
+    }
+}
+
+/// An association that has been idle for so long may have to make room.
+const QUIET: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proxy_core::StopState;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    const ONE: &str = "192.0.2.1";
+    const TWO: &str = "192.0.2.2";
+
+    #[tokio::test(start_paused = true)]
+    async fn p68_the_one_idle_for_longest_makes_room() {
+        let mut all = Associations::new();
+        all.per_client(2).total(3);
+        let stops: Vec<Stop> = (0..6).map(|_| Stop::new()).collect();
+        let join = |client, at: usize| all.join(ip(client), stops[at].clone());
+        let ended = || -> Vec<bool> { stops.iter().map(|stop| !stop.is_running()).collect() };
+
+        let first = join(ONE, 0).expect("room");
+        let _second = join(ONE, 1).expect("room");
+        assert!(join(ONE, 2).is_none(), "all of the client's are busy");
+        let other = join(TWO, 3).expect("room");
+        tokio::time::advance(QUIET).await;
+        first.touch();
+        let _third = join(ONE, 2).expect("the second was idle");
+        assert_eq!(ended(), [false, true, false, false, false, false]);
+        assert_eq!(stops[1].state(), StopState::Stopped(End::Limit));
+        // Also beyond one client, where the other's has been idle for longest.
+        let _fourth = join("192.0.2.3", 4).expect("room");
+        assert_eq!(ended(), [false, true, false, true, false, false]);
+        assert!(join("192.0.2.4", 5).is_none(), "all are busy");
+        // What has made room already gives none when it ends.
+        drop(other);
+        assert_eq!(all.len(), 3);
+        drop(first);
+        assert_eq!(all.len(), 2);
+        assert!(join("192.0.2.4", 5).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_host_has_its_whole_network() {
+        let mut all = Associations::new();
+        all.per_client(1);
+        let join = |client| all.join(ip(client), Stop::new());
+        let _first = join("2001:db8::1").expect("room");
+        assert!(join("2001:db8::2").is_none());
+        assert!(join("2001:db8:0:1::1").is_some());
+        let _second = join("::ffff:192.0.2.1").expect("room");
+        assert!(join("192.0.2.1").is_none(), "the same host");
+        assert!(join("192.0.2.2").is_some());
+    }
+
+    #[tokio::test]
+    async fn no_room_at_all() {
+        let mut all = Associations::new();
+        all.total(0);
+        assert!(all.join(ip(ONE), Stop::new()).is_none());
+    }
+
+    #[tokio::test]
+    async fn own_sockets_are_known_while_they_live() {
+        let all = Associations::new();
+        let address = |text: &str| text.parse::<SocketAddr>().expect("an address");
+        let mut place = all.join(ip(ONE), Stop::new()).expect("room");
+        let mut other = all.clone().join(ip(TWO), Stop::new()).expect("room");
+        place.owns(address("127.0.0.1:7"));
+        place.owns(address("0.0.0.0:8"));
+        other.owns(address("127.0.0.2:7"));
+        assert_eq!(all.on_port(7).len(), 2);
+        for (from, own) in [
+            ("127.0.0.1:7", true),
+            ("127.0.0.2:7", true),
+            ("127.0.0.3:7", false),
+            ("127.0.0.3:8", true),
+            ("127.0.0.1:9", false),
+        ] {
+            assert_eq!(other.is_from_one(address(from)), own, "{from}");
+        }
+        drop(place);
+        assert_eq!(all.on_port(7), [address("127.0.0.2:7")]);
+        assert!(all.on_port(8).is_empty());
+        drop(other);
+        assert!(all.is_empty() && all.lock().sockets.is_empty());
+    }
+}
