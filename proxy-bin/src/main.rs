@@ -79,7 +79,7 @@ fn main() -> ExitCode {
     };
     let result = match cli.command {
         Some(Command::Check) => {
-            run::warn_of_open_listeners(&config);
+            run::warn(&config);
             // Nobody may be listening.
             let _ = writeln!(io::stdout(), "OK: {}", config.summary(users.len()));
             Ok(())

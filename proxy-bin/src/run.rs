@@ -23,6 +23,7 @@ use crate::parents::Ways;
 use crate::plan::Plan;
 use crate::policy::Policy;
 use crate::signal::Signal;
+use crate::sources::Sources;
 use crate::users::{Door, Table, Watch};
 use crate::worker::{self, Phase, Shared};
 
@@ -81,7 +82,7 @@ pub(crate) fn run(
     let workers = start_workers(&shared, plan.sockets, log, tell)?;
     // Standard output belongs to the access log. Nobody may be listening.
     let _ = io::stderr().write_all(banner.as_bytes());
-    warn_of_open_listeners(&shared.config);
+    warn(&shared.config);
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         workers,
@@ -306,8 +307,14 @@ fn open_log(config: &Config) -> Result<(Option<Writer>, Option<Handle>), Vec<Str
     }
 }
 
-/// Whoever switched it on may have forgotten.
-pub(crate) fn warn_of_open_listeners(config: &Config) {
+/// What is no mistake in itself, and yet hardly meant.
+pub(crate) fn warn(config: &Config) {
+    for address in Sources::foreign(&config.sources) {
+        tracing::warn!(
+            %address,
+            "a source is not an address of this machine: nothing can go out from it"
+        );
+    }
     for listener in config
         .listeners
         .iter()

@@ -1,7 +1,8 @@
 //! Which of our own addresses a connection goes out from.
 
 use std::hash::{BuildHasher, RandomState};
-use std::net::{IpAddr, Ipv6Addr};
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use proxy_core::{ConnectError, ConnectErrorKind};
@@ -24,6 +25,20 @@ impl Sources {
         }
     }
 
+    /// The addresses that are not this machine's, so that nothing can go out from
+    /// them. A prefix need only be routed here, which cannot be seen from here.
+    pub(crate) fn foreign(sources: &[Source]) -> Vec<IpAddr> {
+        let single = |source: &Source| match &source.addresses {
+            Addresses::Pool(all) => all.clone(),
+            Addresses::Prefix(..) => Vec::new(),
+        };
+        let is_foreign = |ip: &IpAddr| {
+            let bound = UdpSocket::bind((*ip, 0));
+            bound.is_err_and(|error| error.kind() == io::ErrorKind::AddrNotAvailable)
+        };
+        sources.iter().flat_map(single).filter(is_foreign).collect()
+    }
+
     /// Whether the configuration has none.
     pub(crate) fn is_empty(&self) -> bool {
         self.pools.is_empty()
@@ -34,12 +49,12 @@ impl Sources {
     /// family, on every worker and after every start.
     ///
     /// # Errors
-    /// As if there were no way, if the source has no address of that family:
-    /// who asks for certain addresses is not served from another one.
+    /// If the source has no address of that family: who asks for certain
+    /// addresses is not served from another one.
     pub(crate) fn pick(&self, source: u16, stick: u64, to: IpAddr) -> Result<IpAddr, ConnectError> {
         let pool = self.pools.get(usize::from(source));
         let picked = pool.and_then(|pool| self.pick_from(pool, stick, to));
-        picked.ok_or_else(|| ConnectError::origin(ConnectErrorKind::NetworkUnreachable))
+        picked.ok_or_else(|| ConnectError::origin(ConnectErrorKind::Source))
     }
 
     fn pick_from(&self, pool: &Pool, stick: u64, to: IpAddr) -> Option<IpAddr> {
@@ -211,7 +226,7 @@ mod tests {
 
     #[test]
     fn what_a_source_has_not_is_refused() {
-        let refused = Err(ConnectError::origin(ConnectErrorKind::NetworkUnreachable));
+        let refused = Err(ConnectError::origin(ConnectErrorKind::Source));
         for choice in [Choice::Fresh, Choice::Sticky] {
             assert_eq!(pool(&["192.0.2.1"], choice).pick(0, 0, V6), refused);
             assert_eq!(pool(&["2001:db8::1"], choice).pick(0, 0, V4), refused);

@@ -95,7 +95,7 @@ fn sources_that_are_wrong() {
         ),
         (
             "name = \"a\"\naddresses = []",
-            "addresses: expected at least one entry, found an array; write one, or leave the key \
+            "addresses: expected at least one entry, found an empty array; write one, or leave the key \
              out instead"
                 .to_owned(),
         ),

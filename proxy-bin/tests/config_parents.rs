@@ -164,7 +164,7 @@ url = "http://paris.example?ca=ca.pem"
             "p.toml:10: parent.url: expected a user id of at most 255 bytes and no password, which \
              SOCKS4 has not, found \"socks4://***@paris.example\"; write USER@ before the host, or \
              socks5 instead",
-            "p.toml:11: parent.chain: expected at least one entry, found an array; write one, or \
+            "p.toml:11: parent.chain: expected at least one entry, found an empty array; write one, or \
              leave the key out instead",
             "p.toml:14: parent.url: expected nothing behind host and port but ?ca=FILE, found \
              \"http://paris.example/path\"; write the URL up to the port instead",

@@ -94,7 +94,7 @@ fn entries() {
              prefix, found \"10.1.2.3/8\"; write \"10.0.0.0/8\" instead",
             "proxyd.toml:8: rule.ports: expected a string, found the integer 443; write \"443\" \
              instead",
-            "proxyd.toml:9: rule.users: expected at least one entry, found an array; write one, or \
+            "proxyd.toml:9: rule.users: expected at least one entry, found an empty array; write one, or \
              leave the key out instead",
             "proxyd.toml:10: rule.operations: expected \"associate\", \"bind\", \"request\" or \
              \"tunnel\", found \"udp\"; write \"associate\" instead",

@@ -7,10 +7,12 @@ const RULES: &str = r#"
 protocol = "http"
 address = "127.0.0.1:3128"
 name = "office"
+auth = false
 
 [[listener]]
 protocol = "socks"
 address = "127.0.0.1:1080"
+auth = false
 
 [[rule]]
 action = "deny"
@@ -30,6 +32,15 @@ listeners = ["office"]
 
 [[rule]]
 action = "allow"
+
+[[listener]]
+protocol = "http"
+address = "127.0.0.1:3129"
+name = "members"
+
+[[user]]
+name = "alice"
+password = "secret"
 "#;
 
 /// What it prints, both outputs together, and its status.
@@ -51,7 +62,7 @@ fn a_name_that_is_blocked() {
     ));
     let expected = "\
 decision: deny
-rule: proxyd.toml:11
+rule: proxyd.toml:13
 listener: office
 time: mon 12:00
 lookup: not needed
@@ -62,31 +73,65 @@ lookup: not needed
 
 #[test]
 fn a_user_who_may_go_inside() {
-    let question = "--user alice --from 192.0.2.7 --to www.example:443 \
+    let question = "--user alice --listener members --from 192.0.2.7 --to www.example:443 \
                     --address 10.2.0.1 --address 10.1.2.3";
     let (status, text) = explain(&format!("{question} {MONDAY}"));
     let expected = "\
 decision: allow
-rule: proxyd.toml:15
+rule: proxyd.toml:17
 via: direct
 source: any
-listener: office
+listener: members
 time: mon 12:00
-lookup: for rule proxyd.toml:15
+lookup: for rule proxyd.toml:17
 address: 10.2.0.1, deny, guard: private
-address: 10.1.2.3, allow, rule: proxyd.toml:15
-skipped: proxyd.toml:11, names
+address: 10.1.2.3, allow, rule: proxyd.toml:17
+skipped: proxyd.toml:13, names
 ";
     assert_eq!(text, expected);
     assert_eq!(status, Some(0));
     // On Sundays the same rule does not hold, and the guard is not lifted.
     let (status, text) = explain(&format!("{question} --at 2026-11-29T12:00"));
     assert!(
-        text.contains("\nrule: proxyd.toml:27\nguard: private\n"),
+        text.contains("\nrule: proxyd.toml:29\nguard: private\n"),
         "{text}"
     );
-    assert!(text.contains("\nskipped: proxyd.toml:15, days\n"), "{text}");
+    assert!(text.contains("\nskipped: proxyd.toml:17, days\n"), "{text}");
     assert_eq!(status, Some(1));
+}
+
+#[test]
+fn what_listeners_make_of_a_login() {
+    let question = "--from 192.0.2.7 --to 9.9.9.9:80 --operation request";
+    for (options, status, line) in [
+        (
+            "--listener members",
+            Some(1),
+            "login: the listener asks for one",
+        ),
+        ("--listener office", Some(0), "rule: proxyd.toml:29"),
+        (
+            "--listener office --user alice",
+            Some(0),
+            "login: not asked for, so no rule sees the user",
+        ),
+    ] {
+        let (code, text) = explain(&format!("{question} {options}"));
+        assert!(text.lines().any(|told| told == line), "{text}");
+        assert_eq!(code, status, "{text}");
+    }
+}
+
+#[test]
+fn p30_the_proxy_itself_is_no_target() {
+    for host in ["127.0.0.1", "localhost"] {
+        let (code, text) = explain(&format!("--from 127.0.0.1 --to {host}:1080"));
+        assert!(
+            text.contains("\nloop: a listener of the proxy itself\n"),
+            "{text}"
+        );
+        assert_eq!(code, Some(1));
+    }
 }
 
 #[test]
@@ -96,12 +141,12 @@ fn p39_the_guard_has_a_word_on_names_that_are_looked_up() {
         (
             "192.0.2.7",
             Some(1),
-            "decision: deny\nrule: proxyd.toml:27\nguard: loopback\n",
+            "decision: deny\nrule: proxyd.toml:29\nguard: loopback\n",
         ),
         (
             "127.0.0.1",
             Some(0),
-            "decision: allow\nrule: proxyd.toml:27\nvia: direct\n",
+            "decision: allow\nrule: proxyd.toml:29\nvia: direct\n",
         ),
     ] {
         let (code, text) = explain(&format!("--from {client} --to localhost:80"));

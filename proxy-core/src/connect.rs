@@ -96,6 +96,9 @@ pub enum ConnectErrorKind {
     Refused,
     /// The peer reset the connection while it was being set up.
     Reset,
+    /// The address to connect from cannot be used: it is not this machine's, or
+    /// of another family.
+    Source,
     /// It took too long.
     TimedOut,
     /// TLS with the peer failed.
@@ -118,6 +121,7 @@ impl ConnectErrorKind {
             Self::Protocol => "protocol-error",
             Self::Refused => "refused",
             Self::Reset => "reset",
+            Self::Source => "source-unavailable",
             Self::TimedOut => "timed-out",
             Self::Tls => "tls-failed",
         }

@@ -195,6 +195,7 @@ fn failures_have_one_status_each() {
         ),
         same(Kind::Refused, 502, "connection_refused"),
         same(Kind::Reset, 502, "connection_terminated"),
+        same(Kind::Source, 502, "proxy_configuration_error"),
         same(Kind::TimedOut, 504, "connection_timeout"),
         same(Kind::Tls, 502, "tls_protocol_error"),
     ] {

@@ -187,7 +187,7 @@ impl Dialer {
         Ok(socket.connect(address).await?)
     }
 
-    fn socket(&self, to: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpSocket> {
+    fn socket(&self, to: SocketAddr, source: Option<IpAddr>) -> Result<TcpSocket, ConnectError> {
         let (socket, own) = match to {
             SocketAddr::V4(_) => (TcpSocket::new_v4()?, self.bind_v4.map(IpAddr::V4)),
             SocketAddr::V6(_) => (TcpSocket::new_v6()?, self.bind_v6.map(IpAddr::V6)),
@@ -199,7 +199,14 @@ impl Dialer {
         }
         if let Some(source) = source.or(own) {
             prepare_bind(&socket, source);
-            socket.bind(SocketAddr::new(source, 0))?;
+            let bound = socket.bind(SocketAddr::new(source, 0));
+            bound.map_err(|error| match error.kind() {
+                // No port is taken yet, so they cannot have run out.
+                io::ErrorKind::AddrNotAvailable | io::ErrorKind::InvalidInput => {
+                    ConnectError::origin(ConnectErrorKind::Source)
+                }
+                _ => error.into(),
+            })?;
         }
         Ok(socket)
     }

@@ -171,6 +171,7 @@ mod tests {
             (Kind::Protocol, 1),
             (Kind::Refused, 5),
             (Kind::Reset, 5),
+            (Kind::Source, 1),
             (Kind::TimedOut, 6),
             (Kind::Tls, 1),
         ] {

@@ -79,8 +79,12 @@ impl AuthDraft {
         self.failures = failures.and_then(|failures| failures.value.try_into().ok());
         self.window = time_above_zero(table, "ban_window");
         self.length = time_above_zero(table, "ban_length");
-        let spared = table.texts("ban_except", value::network);
-        self.spared = spared.map(|all| all.into_iter().map(|network| network.value).collect());
+        self.spared = match table.is_empty_list("ban_except") {
+            true => Some(Vec::new()),
+            false => table
+                .texts("ban_except", value::network)
+                .map(|all| all.into_iter().map(|network| network.value).collect()),
+        };
     }
 
     /// Fills in the defaults.

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use proxy_core::Host;
+use proxy_core::{Host, Network};
 use tracing::level_filters::LevelFilter;
 
 use super::draft::{Draft, UserDraft};
@@ -312,7 +312,10 @@ fn check_auth(draft: &ListenerDraft, have_users: bool, problems: &mut Vec<Proble
 fn check_open(draft: &ListenerDraft, auth: bool, problems: &mut Vec<Problem>) {
     let address = draft.address.value;
     let open = draft.open.as_ref().is_some_and(|open| open.value);
-    let closed = auth || open || draft.clients.is_some() || address.ip().is_loopback();
+    // 0.0.0.0/0 lists everybody.
+    let some = |clients: &Vec<Sourced<Network>>| clients.iter().all(|one| one.value.prefix() > 0);
+    let listed = draft.clients.as_ref().is_some_and(some);
+    let closed = auth || open || listed || address.ip().is_loopback();
     if closed || draft.protocol.value == Protocol::Tcp {
         return;
     }

@@ -47,7 +47,11 @@ impl Listener {
     /// Whether it would carry anybody's traffic anywhere.
     pub(crate) fn is_open(&self) -> bool {
         !self.auth
-            && self.clients.is_none()
+            && self
+                .clients
+                .iter()
+                .flatten()
+                .all(|network| network.prefix() == 0)
             && self.protocol != Protocol::Tcp
             && !self.address.ip().is_loopback()
     }

@@ -185,9 +185,17 @@ impl<'a> Table<'a> {
         }
         if items.is_empty() {
             let mismatch = Mismatch::new("at least one entry", "one, or leave the key out");
-            self.wrong(key, value, &mismatch);
+            let origin = self.document.origin(value.span().start);
+            let problem = Problem::mismatch(&origin, self.path(key), &mismatch, "an empty array");
+            self.document.report(problem);
         }
         (!found.is_empty()).then_some(found)
+    }
+
+    /// Whether the key is there with `[]`.
+    pub(super) fn is_empty_list(&self, key: &str) -> bool {
+        let value = self.entries.get(key).map(Spanned::get_ref);
+        matches!(value, Some(DeValue::Array(items)) if items.is_empty())
     }
 
     /// Text that must not be repeated in a message.

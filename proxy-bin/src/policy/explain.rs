@@ -1,7 +1,7 @@
 //! What the rules say of one request, and why, in words.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use proxy_core::{Host, Operation, Special, TargetBuf};
 
@@ -9,6 +9,7 @@ use super::{
     Act, Address, Condition, Judgement, Moment, Outcome, Person, Policy, Request, Usual, Verdict,
 };
 use crate::config::{Action, Config, Via};
+use crate::own::OwnAddresses;
 
 /// A request that nobody made.
 #[derive(Clone, Debug)]
@@ -49,6 +50,7 @@ pub(crate) struct Explanation<'c> {
     listener: usize,
     /// The listener takes such clients.
     taken: bool,
+    login: Login,
     usual: Usual,
     lookup: Lookup,
     /// For each address what becomes of it.
@@ -57,6 +59,30 @@ pub(crate) struct Explanation<'c> {
     decisive: Answer,
     /// The rules before that one, and what each asks for in vain.
     skipped: Vec<(u32, Condition)>,
+}
+
+/// What the listener makes of the user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Login {
+    /// Nobody is asked, nobody is named.
+    Free,
+    /// The listener asks nobody, so that rules see no user.
+    Ignored,
+    Missing,
+    Shown,
+}
+
+impl Login {
+    fn of(config: &Config, question: &Question) -> Self {
+        let listener = config.listeners.get(question.listener);
+        let asks = listener.is_some_and(|listener| listener.auth);
+        match (asks, &question.user) {
+            (false, None) => Self::Free,
+            (false, Some(_)) => Self::Ignored,
+            (true, None) => Self::Missing,
+            (true, Some(_)) => Self::Shown,
+        }
+    }
 }
 
 /// Why the addresses of a name are needed.
@@ -75,6 +101,8 @@ struct Answer {
     address: Option<IpAddr>,
     verdict: Verdict,
     guard: Result<(), Special>,
+    /// It is a listener of the proxy itself.
+    own: bool,
 }
 
 impl<'c> Explanation<'c> {
@@ -86,7 +114,10 @@ impl<'c> Explanation<'c> {
         question: &Question,
         look_up: impl FnOnce(&str) -> Vec<IpAddr>,
     ) -> Self {
-        let asker = Asker::new(policy, question);
+        let login = Login::of(config, question);
+        let user = question.user.as_deref();
+        let user = user.filter(|_| login == Login::Shown);
+        let asker = Asker::new(config, policy, question, user);
         let (lookup, answers) = asker.answers(look_up);
         let allowed = answers.iter().find(|answer| answer.is_allowed());
         let decisive = match allowed.or_else(|| answers.first()) {
@@ -98,6 +129,7 @@ impl<'c> Explanation<'c> {
             moment: policy.clock.now(),
             listener: question.listener,
             taken: policy.takes(question.listener, question.client),
+            login,
             usual: asker.usual,
             lookup,
             decisive,
@@ -107,7 +139,7 @@ impl<'c> Explanation<'c> {
     }
 
     pub(crate) fn is_allowed(&self) -> bool {
-        self.taken && self.decisive.is_allowed()
+        self.taken && self.login != Login::Missing && self.decisive.is_allowed()
     }
 
     /// The way and source of what is allowed.
@@ -126,6 +158,9 @@ impl<'c> Explanation<'c> {
     }
 
     fn reason(&self, answer: &Answer) -> String {
+        if answer.own {
+            return "loop: a listener of the proxy itself".to_owned();
+        }
         match (answer.guarded(), answer.verdict.rule) {
             (Some(special), _) => format!("guard: {}", special.as_str()),
             (None, Some(rule)) => format!("rule: {}", self.place(rule)),
@@ -155,9 +190,17 @@ impl fmt::Display for Explanation<'_> {
         if !self.taken {
             writeln!(f, "clients: the listener is for other networks")?;
         }
+        match self.login {
+            Login::Free | Login::Shown => {}
+            Login::Ignored => writeln!(f, "login: not asked for, so no rule sees the user")?,
+            Login::Missing => writeln!(f, "login: the listener asks for one")?,
+        }
         match self.decisive.verdict.rule {
             Some(rule) => writeln!(f, "rule: {}", self.place(rule))?,
             None => writeln!(f, "rule: none")?,
+        }
+        if self.decisive.own {
+            writeln!(f, "loop: a listener of the proxy itself")?;
         }
         if let Some(special) = self.decisive.guarded() {
             writeln!(f, "guard: {}", special.as_str())?;
@@ -202,7 +245,7 @@ impl fmt::Display for Explanation<'_> {
 
 impl Answer {
     fn is_allowed(&self) -> bool {
-        self.verdict.action != Action::Deny && self.guard.is_ok()
+        self.verdict.action != Action::Deny && self.guard.is_ok() && !self.own
     }
 
     /// Why the guard refuses what the rules allow.
@@ -214,6 +257,7 @@ impl Answer {
 
 /// A question in the words of the policy.
 struct Asker<'q> {
+    own: OwnAddresses,
     policy: &'q Policy,
     person: Person,
     usual: Usual,
@@ -222,9 +266,15 @@ struct Asker<'q> {
 }
 
 impl<'q> Asker<'q> {
-    fn new(policy: &'q Policy, question: &'q Question) -> Self {
-        let user = question.user.as_deref();
+    fn new(
+        config: &Config,
+        policy: &'q Policy,
+        question: &'q Question,
+        user: Option<&str>,
+    ) -> Self {
+        let listeners = config.listeners.iter();
         Self {
+            own: OwnAddresses::new(listeners.map(|listener| listener.address)),
             policy,
             person: policy.person(question.client, user, question.listener),
             usual: policy.usual(question.listener, user),
@@ -282,10 +332,13 @@ impl<'q> Asker<'q> {
             }
             _ => Ok(()),
         };
+        let port = self.target.as_target().port;
+        let leads_back = |ip| self.own.lead_from(SocketAddr::new(ip, port));
         Answer {
             address,
             verdict,
             guard: by_address.and(by_name),
+            own: self.is_dialled(&verdict) && address.is_some_and(leads_back),
         }
     }
 

@@ -226,8 +226,10 @@ proptest! {
         rules in prop::collection::vec(rule(), 0..24),
         cases in prop::collection::vec(case(), 1..4),
     ) {
-        let config = config(rules);
+        let mut config = config(rules);
         for case in cases {
+            // Else there would be nobody for rules to see, or for them to miss.
+            config.listeners[case.listener].auth = case.user.is_some();
             let policy = Policy::new(&config).at(case.moment);
             let question = Question {
                 client: case.client,

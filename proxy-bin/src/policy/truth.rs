@@ -182,12 +182,13 @@ async fn act(
             &Timeouts::default(),
         ),
         associations: Associations::new(),
-        own: OwnAddresses::new([]),
+        own: OwnAddresses::new(config.listeners.iter().map(|own| own.address)),
         log: AccessLog::off(),
     };
     let outside = Rc::new(Outside::new(means, 8));
     let door = Door::new(Table::of(&config.users), &config.auth, 0).expect("a door");
-    let users = question.user.as_ref().map(|_| Arc::new(door));
+    let asks = config.listeners[question.listener].auth;
+    let users = asks.then(|| Arc::new(door));
     let gateway = Proxyd::new(question.listener, "test".to_owned(), users, outside);
     match ask(&gateway, question).await {
         Ok(upstream) => {
@@ -209,7 +210,7 @@ async fn ask(gateway: &Proxyd, question: &Question) -> Result<crate::upstream::U
         password: PASSWORD.as_bytes(),
     });
     let denied = |denial: Denial| {
-        assert_eq!(denial, Denial::Forbid);
+        assert!(matches!(denial, Denial::Challenge | Denial::Forbid));
         Fate::Forbidden
     };
     let client = gateway.authenticate(&peer, who).await.map_err(denied)?;
@@ -225,7 +226,7 @@ async fn ask(gateway: &Proxyd, question: &Question) -> Result<crate::upstream::U
     connected
         .map(|connected| connected.upstream)
         .map_err(|error: ConnectError| match error.kind {
-            ConnectErrorKind::Forbidden => Fate::Forbidden,
+            ConnectErrorKind::Forbidden | ConnectErrorKind::Loop => Fate::Forbidden,
             ConnectErrorKind::NameNotFound => Fate::NoAddress,
             _ => panic!("{error}"),
         })
@@ -341,6 +342,7 @@ impl Dice {
 
     fn question(&mut self, config: &Config, port: u16) -> Question {
         let hosts = [
+            "127.0.0.1",
             "127.0.0.11",
             "127.0.0.12",
             "127.0.0.13",
@@ -351,7 +353,11 @@ impl Dice {
             "none.test",
             "none.example",
         ];
-        let target = format!("{}:{port}", self.of(&hosts));
+        let target = match self.of(&hosts) {
+            // A listener of the proxy itself.
+            own @ "127.0.0.1" => format!("{own}:1"),
+            host => format!("{host}:{port}"),
+        };
         let target = Target::parse(&target, None).expect("a target").into();
         let client = self.of(&["127.0.0.1", "127.0.0.1", "198.51.100.7", "203.0.113.7"]);
         Question {
