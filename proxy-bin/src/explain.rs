@@ -2,7 +2,7 @@
 //! exit status.
 
 use std::io::{self, Write};
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs};
 
 use clap::Args;
 use jiff::civil::DateTime;
@@ -177,6 +177,11 @@ fn asked(kind: Kind) -> Asked {
 /// The addresses of a name, each once. That of this machine's own resolver may
 /// differ from what a running proxyd finds.
 fn look_up(name: &str) -> Vec<IpAddr> {
+    let last = name.trim_end_matches('.').rsplit('.').next();
+    if last.is_some_and(|last| last.eq_ignore_ascii_case("localhost")) {
+        // RFC 6761 section 6.3, and as proxyd itself has it.
+        return vec![Ipv6Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into()];
+    }
     let mut addresses = Vec::new();
     for address in (name, 0).to_socket_addrs().into_iter().flatten() {
         if !addresses.contains(&address.ip()) {

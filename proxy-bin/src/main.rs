@@ -41,10 +41,14 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use certificates::Unloaded;
 use cli::{Cli, Command};
-use config::Config;
+use config::{Config, Problem};
 use explain::Explain;
 use users::Unread;
 
@@ -75,7 +79,7 @@ fn main() -> ExitCode {
     let users = match users::Table::load(&config) {
         Ok(users) => users,
         Err(Unread::Failure(text)) => return fail(FAILURE, "proxyd: ", &[text]),
-        Err(Unread::Mistakes(problems)) => return fail(MISTAKE, "", &problems),
+        Err(Unread::Mistakes(problems)) => return fail_in_short(&problems),
     };
     let result = match cli.command {
         Some(Command::Check) => {
@@ -107,14 +111,35 @@ fn fail(status: u8, prefix: &str, lines: &[impl Display]) -> ExitCode {
     ExitCode::from(status)
 }
 
+/// A users file of another kind has a mistake in every line.
+fn fail_in_short(problems: &[Problem]) -> ExitCode {
+    let told = &problems[..problems.len().min(MOST_TOLD)];
+    let status = fail(MISTAKE, "", told);
+    if problems.len() > MOST_TOLD {
+        let _ = writeln!(io::stderr(), "and {} more", problems.len() - MOST_TOLD);
+    }
+    status
+}
+
 fn start_diagnostics(level: LevelFilter) {
-    tracing_subscriber::fmt()
-        .with_max_level(level)
+    let lines = tracing_subscriber::fmt::layer()
         .with_target(false)
         .with_ansi(io::stderr().is_terminal())
-        .with_writer(io::stderr)
+        .with_writer(io::stderr);
+    // It tells of every odd datagram, which strangers can send without end.
+    let of_dns = match level {
+        LevelFilter::DEBUG | LevelFilter::TRACE => level,
+        _ => LevelFilter::OFF,
+    };
+    let wanted = Targets::new()
+        .with_default(level)
+        .with_target("hickory", of_dns);
+    tracing_subscriber::registry()
+        .with(lines.with_filter(wanted))
         .init();
 }
+
+const MOST_TOLD: usize = 10;
 
 /// What was asked about is not allowed.
 const DENIED: u8 = 1;

@@ -124,12 +124,25 @@ fn what_listeners_make_of_a_login() {
 
 #[test]
 fn p30_the_proxy_itself_is_no_target() {
-    for host in ["127.0.0.1", "localhost"] {
-        let (code, text) = explain(&format!("--from 127.0.0.1 --to {host}:1080"));
-        assert!(
-            text.contains("\nloop: a listener of the proxy itself\n"),
-            "{text}"
-        );
+    let (code, text) = explain("--from 127.0.0.1 --to 127.0.0.1:1080");
+    assert!(
+        text.contains("\nloop: a listener of the proxy itself\n"),
+        "{text}"
+    );
+    assert_eq!(code, Some(1));
+    // Nobody knows what answers at the other address.
+    let (code, text) = explain("--from 127.0.0.1 --to localhost:1080");
+    let own = "\naddress: 127.0.0.1, deny, loop: a listener of the proxy itself\n";
+    assert!(text.contains(own), "{text}");
+    assert!(text.contains("\naddress: ::1, allow, "), "{text}");
+    assert_eq!(code, Some(0));
+}
+
+#[test]
+fn p39_every_name_below_localhost_is_loopback() {
+    for host in ["foo.localhost", "LOCALHOST."] {
+        let (code, text) = explain(&format!("--from 192.0.2.7 --to {host}:80"));
+        assert!(text.contains("\nguard: loopback\n"), "{text}");
         assert_eq!(code, Some(1));
     }
 }

@@ -9,7 +9,7 @@ use tracing::level_filters::LevelFilter;
 use super::auth::AuthDraft;
 use super::listener::ListenerDraft;
 use super::parents::ParentsDraft;
-use super::problem::{Origin, Problem, Sourced, shown};
+use super::problem::{Origin, Problem, Sourced, shown_user};
 use super::resolver::ResolverDraft;
 use super::rules::RulesDraft;
 use super::sources::SourcesDraft;
@@ -54,7 +54,7 @@ impl Draft {
             problems.push(Problem::new(&origin, "", text));
             return;
         };
-        let read_name = value::user_name(name).map_err(|mismatch| (mismatch, shown(name)));
+        let read_name = value::user_name(name).map_err(|mismatch| (mismatch, shown_user(name)));
         let read_password = value::password(password)
             .map_err(|mismatch| (mismatch, value::wrong_password(password).to_owned()));
         match (read_name, read_password) {

@@ -53,7 +53,7 @@ impl<T> List<T> {
         for Sourced { value, origin } in self.written {
             match value {
                 Entry::One(value) => all.push(Sourced { value, origin }),
-                Entry::File(path) => match std::fs::read(&path) {
+                Entry::File(path) => match read_file(&path) {
                     Ok(bytes) => {
                         read_lines(&self.key, &path, &bytes, self.read, &mut all, problems)
                     }
@@ -118,6 +118,19 @@ fn without_comment(line: &str) -> &str {
     line[..end].trim()
 }
 
+/// Only of plain files: a pipe would have to be waited for, a device never ends.
+fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
+    let metadata = path.metadata()?;
+    if !metadata.is_file() && !metadata.is_dir() {
+        return Err(std::io::Error::other("it is no plain file"));
+    }
+    if metadata.len() > MOST_BYTES {
+        let text = format!("it has more than {MOST_BYTES} bytes");
+        return Err(std::io::Error::other(text));
+    }
+    std::fs::read(path)
+}
+
 fn unreadable(path: &Path, error: &std::io::Error) -> String {
     let found = match error.kind() {
         ErrorKind::NotADirectory | ErrorKind::NotFound => "nothing".to_owned(),
@@ -131,6 +144,9 @@ fn unreadable(path: &Path, error: &std::io::Error) -> String {
 }
 
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
+/// Millions of entries.
+const MOST_BYTES: u64 = 256 * 1024 * 1024;
 
 /// A file of the wrong kind has a mistake in every line.
 const MOST_TOLD: usize = 10;

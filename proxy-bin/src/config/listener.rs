@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use proxy_core::{Network, TargetBuf};
 
-use super::problem::{Mismatch, Origin, Problem, Sourced, shown};
+use super::problem::{Mismatch, Origin, Problem, Sourced, masked, shown};
 use super::{Via, hint, value};
 
 /// A listener without contradictions.
@@ -321,13 +321,23 @@ impl ListenerDraft {
 
 /// The URL with user and password, if somebody wrote them, made unreadable.
 fn without_login(url: &str) -> String {
-    match login_end(url) {
+    let url = match login_end(url) {
         Some(end) => {
             let start = url.find("://").map_or(0, |at| at + 3);
             format!("{}***{}", &url[..start], &url[end..])
         }
         None => url.to_owned(),
-    }
+    };
+    let Some((address, query)) = url.split_once('?') else {
+        return url;
+    };
+    // Nor are those in parameters, where none belongs.
+    let pairs = query.split('&').map(|pair| match pair.split_once('=') {
+        Some((key, value)) => format!("{key}={}", masked(value)),
+        None => masked(pair).into_owned(),
+    });
+    let pairs: Vec<String> = pairs.collect();
+    format!("{address}?{}", pairs.join("&"))
 }
 
 /// Where a login in `url` ends. An `@` behind a `=` is part of a file's name.

@@ -31,7 +31,7 @@ pub(crate) use draft::Draft;
 pub(crate) use file::access;
 pub(crate) use listener::{Listener, Protocol, TlsFiles};
 pub(crate) use parents::{Chain, Hop, HopProtocol, Login, Order, Parent, Via};
-pub(crate) use problem::{Mismatch, Origin, Problem, Sourced, nearest, shown};
+pub(crate) use problem::{Mismatch, Origin, Problem, Sourced, nearest, shown, shown_user};
 pub(crate) use resolver::Resolver;
 pub(crate) use rules::{Action, Hours, Kind, Rule};
 pub(crate) use sources::{Addresses, Choice, Source};

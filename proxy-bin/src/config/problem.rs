@@ -1,5 +1,6 @@
 //! A mistake in the configuration: where, which key, what is wrong, what to write.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -138,13 +139,57 @@ pub(crate) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
         .map(|(_, name)| name)
 }
 
-/// `text` as it may be shown in a message: quoted, escaped, shortened.
+/// `text` as it may be shown in a message: without what looks like a password,
+/// quoted, escaped, shortened.
 pub(crate) fn shown(text: &str) -> String {
+    let text = &*masked(text);
     let mut short: String = text.chars().take(SHOWN_CHARS).collect();
     if short.len() < text.len() {
         short.push_str("..");
     }
     format!("{short:?}")
+}
+
+/// [`shown`] for the name of a user, behind which there may be a password.
+pub(crate) fn shown_user(text: &str) -> String {
+    match text.split_once(':') {
+        Some((name, _)) => shown(&format!("{name}:***")),
+        None => shown(text),
+    }
+}
+
+/// `text` with what looks like a password made unreadable: a login in a URL, or
+/// words behind a colon. A wrong guess costs clarity, not a secret.
+pub(crate) fn masked(text: &str) -> Cow<'_, str> {
+    if let Some((scheme, rest)) = text.split_once("://") {
+        if let Some(at) = rest.rfind('@') {
+            return format!("{scheme}://***{}", &rest[at..]).into();
+        }
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, path) = rest.split_at(end);
+        return match authority.split_once(':') {
+            Some((name, port)) if !authority.contains('[') && !is_port(port) => {
+                format!("{scheme}://{name}:***{path}").into()
+            }
+            _ => text.into(),
+        };
+    }
+    let is_address = text
+        .bytes()
+        .all(|b| b.is_ascii_hexdigit() || b":./%[]".contains(&b));
+    match text.split_once(':') {
+        Some((name, rest)) if name.contains(char::is_alphabetic) => {
+            match is_address || is_port(rest) || name.contains(' ') {
+                true => text.into(),
+                false => format!("{name}:***").into(),
+            }
+        }
+        _ => text.into(),
+    }
+}
+
+fn is_port(text: &str) -> bool {
+    text.bytes().all(|b| b.is_ascii_digit())
 }
 
 /// How many letters must be added, removed or replaced, or neighbours swapped.
@@ -178,6 +223,33 @@ const SHOWN_CHARS: usize = 60;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn p29_what_looks_like_a_password_is_not_shown() {
+        for (text, safe) in [
+            ("http://u:SEKRET@h:1/x", "http://***@h:1/x"),
+            ("http://u:SEK/RET@h", "http://***@h"),
+            ("http://u:SEKRET", "http://u:***"),
+            ("socks5://u:SEKRET/path", "socks5://u:***/path"),
+            ("alice:SEKRET", "alice:***"),
+            ("abba:SEK:RET", "abba:***"),
+            ("localhost:http", "localhost:***"),
+        ] {
+            assert_eq!(masked(text), safe);
+        }
+        for text in [
+            "http://h:80/x",
+            "http://[2001:db8::1]:80/",
+            "localhost:80",
+            "fe80::1%25",
+            "2001:db8::zz",
+            "08:00-18:0x",
+            "example.com",
+        ] {
+            assert_eq!(masked(text), text);
+        }
+        assert_eq!(shown_user("alice:123"), "\"alice:***\"");
+    }
 
     #[test]
     fn typos_find_their_word() {

@@ -134,6 +134,12 @@ pub(crate) fn name(text: &str) -> Result<String, Mismatch> {
     if (1..=64).contains(&text.len()) && text.chars().all(fits) {
         return Ok(text.to_owned());
     }
+    // What is no name at all may hold a password.
+    let text = if text.contains([':', '@', '/']) {
+        ""
+    } else {
+        text
+    };
     let mut hint: String = text
         .chars()
         .map(|c| if fits(c) { c } else { '-' })

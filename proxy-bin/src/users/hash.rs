@@ -44,7 +44,10 @@ impl Hash {
     pub(super) fn verify(&self, password: &[u8], scratch: &mut Scratch) -> bool {
         match self {
             Self::Argon2(hash) => scratch.argon2(hash, password),
-            Self::Bcrypt(hash) => bcrypt::verify(password, hash).unwrap_or(false),
+            // It looks at no further bytes, so that longer ones would do as well.
+            Self::Bcrypt(hash) => {
+                bcrypt::verify(password, hash).unwrap_or(false) && password.len() <= BCRYPT_BYTES
+            }
             Self::ShaCrypt(hash) => ShaCrypt::default()
                 .verify_password(password, &**hash)
                 .is_ok(),

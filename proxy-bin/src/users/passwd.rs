@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use rustix::fs::{FlockOperation, flock};
 
 use super::hash::Recipe;
 use crate::config::{self, Mismatch};
@@ -57,7 +58,12 @@ impl Passwd {
     /// A mistake in name, password or cost; or what could not be read or written.
     pub(crate) fn run(&self) -> Result<(), Refusal> {
         let name = config::user_name(&self.name)
-            .map_err(|mismatch| mistake("NAME", &mismatch, &config::shown(&self.name)))?;
+            .map_err(|mismatch| mistake("NAME", &mismatch, &config::shown_user(&self.name)))?;
+        if name.starts_with('#') {
+            let mismatch =
+                Mismatch::new("a name without # in front, which makes a comment", "alice");
+            return Err(mistake("NAME", &mismatch, &config::shown(&name)));
+        }
         let password = ask()?;
         let password = config::password(&password).map_err(|mut mismatch| {
             // That one is for files.
@@ -143,6 +149,14 @@ fn read_line(from: impl BufRead) -> io::Result<String> {
 fn put(path: &Path, name: &str, line: &str) -> io::Result<()> {
     // Of a link, what it leads to.
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    // Who comes at the same time waits, so that no line is lost. The folder is
+    // locked, since the file will be another one.
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let folder = File::open(folder)?;
+    flock(&folder, FlockOperation::LockExclusive)?;
     let old = match path.metadata() {
         // A device or a pipe would be replaced by a file.
         Ok(metadata) if !metadata.is_file() => {
@@ -214,6 +228,23 @@ const LONGEST: u64 = 4096;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_is_lost_who_comes_at_the_same_time() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("users");
+        std::thread::scope(|scope| {
+            for number in 0..20 {
+                let path = &path;
+                scope.spawn(move || {
+                    let name = format!("user{number}");
+                    put(path, &name, &format!("{name}:x")).expect("written");
+                });
+            }
+        });
+        let text = fs::read_to_string(&path).expect("text");
+        assert_eq!(text.lines().count(), 20, "{text}");
+    }
 
     #[test]
     fn only_a_plain_file_is_replaced() {
