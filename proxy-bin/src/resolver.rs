@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hickory_resolver::config::{
-    ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig, ResolverOpts,
+    ConnectionConfig, NameServerConfig, ProtocolConfig, ResolveHosts, ResolverConfig, ResolverOpts,
 };
 use hickory_resolver::lookup::Lookup;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
@@ -78,7 +78,6 @@ impl NameService {
         options.timeout = options.timeout.min(share);
         options.attempts = 0;
         options.num_concurrent_reqs = 1;
-        options.max_active_requests = MAX_ACTIVE;
         // All of this is done here, or by who asks.
         options.cache_size = 0;
         options.use_hosts_file = ResolveHosts::Never;
@@ -95,7 +94,10 @@ impl NameService {
     /// # Errors
     /// If the resolver cannot be set up.
     pub(crate) fn resolver(&self) -> io::Result<Arc<dyn Resolve>> {
-        let servers: io::Result<Vec<_>> = self.servers.iter().map(|at| self.asking(at)).collect();
+        let servers = self.servers.iter();
+        let servers: io::Result<Vec<_>> = servers
+            .map(|server| self.asking(server, ProtocolConfig::Udp))
+            .collect();
         Ok(Arc::new(Resolver {
             service: self.clone(),
             servers: servers?,
@@ -103,8 +105,16 @@ impl NameService {
         }))
     }
 
-    fn asking(&self, server: &NameServerConfig) -> io::Result<TokioResolver> {
-        let config = ResolverConfig::from_parts(None, Vec::new(), vec![server.clone()]);
+    /// One that knows a single way to a server: given two, it would stay with TCP
+    /// once it has a connection.
+    fn asking(
+        &self,
+        server: &NameServerConfig,
+        protocol: ProtocolConfig,
+    ) -> io::Result<TokioResolver> {
+        let mut server = server.clone();
+        server.connections.retain(|way| way.protocol == protocol);
+        let config = ResolverConfig::from_parts(None, Vec::new(), vec![server]);
         TokioResolver::builder_with_config(config, TokioRuntimeProvider::default())
             .with_options(self.options.clone())
             .build()
@@ -158,7 +168,7 @@ impl fmt::Debug for NameService {
 #[derive(Debug)]
 struct Resolver {
     service: NameService,
-    /// One for each server.
+    /// One for each server, by UDP.
     servers: Vec<TokioResolver>,
     /// The server that answered last and is asked first.
     current: AtomicUsize,
@@ -202,7 +212,7 @@ impl Resolver {
         let mut failed = ConnectErrorKind::NameUnavailable;
         for step in 0..self.servers.len() {
             let at = (first + step) % self.servers.len();
-            match heard(self.servers[at].lookup(name.clone(), record).await) {
+            match self.ask_one(at, name, record).await {
                 Ok(heard) => {
                     if step > 0 {
                         self.current.store(at, Ordering::Relaxed);
@@ -213,6 +223,38 @@ impl Resolver {
             }
         }
         Err(failed)
+    }
+
+    /// What one server says within its part of the time; by TCP if UDP is too
+    /// small for it.
+    async fn ask_one(
+        &self,
+        at: usize,
+        name: &Name,
+        record: RecordType,
+    ) -> Result<Option<Resolved>, ConnectErrorKind> {
+        let asked = async {
+            match self.servers[at].lookup(name.clone(), record).await {
+                Err(NetError::Truncated) => heard(self.ask_by_tcp(at, name, record).await),
+                answer => heard(answer),
+            }
+        };
+        tokio::time::timeout(self.service.options.timeout, asked)
+            .await
+            .unwrap_or(Err(ConnectErrorKind::NameUnavailable))
+    }
+
+    /// On a connection of its own: it is rare, and one that hangs must not be
+    /// there for the next question.
+    async fn ask_by_tcp(
+        &self,
+        at: usize,
+        name: &Name,
+        record: RecordType,
+    ) -> Result<Lookup, NetError> {
+        let server = &self.service.servers[at];
+        let asking = self.service.asking(server, ProtocolConfig::Tcp)?;
+        asking.lookup(name.clone(), record).await
     }
 }
 
@@ -329,8 +371,6 @@ fn seconds(ttl: u32) -> Duration {
 
 /// As many as the C library uses.
 const MAX_SERVERS: usize = 3;
-/// Questions under way on one TCP connection to a server.
-const MAX_ACTIVE: usize = 4096;
 
 #[cfg(test)]
 #[path = "../tests/support/dns.rs"]
@@ -442,6 +482,78 @@ mod tests {
             .expect("an answer");
         assert_eq!(addresses.len(), 100);
         assert_eq!(server.total(), (2, 1));
+    }
+
+    #[tokio::test]
+    async fn p37_one_long_answer_does_not_bring_the_next_questions_to_tcp() {
+        let server = NameServer::start();
+        let ips = vec!["192.0.2.1".parse().expect("an address")];
+        server
+            .says("long.example", A, Reply::TooLong(ips, 60))
+            .says("mute.example", A, Reply::Silent);
+        let service = service(&[server.address], 300, "");
+        let resolver = service.resolver().expect("a resolver");
+        let ask = async |name: &str| resolver.resolve(name, Family::V4).await;
+        assert!(ask("long.example").await.is_ok());
+        // That one question has no answer does not, either.
+        let unavailable = Some(ConnectErrorKind::NameUnavailable);
+        assert_eq!(ask("mute.example").await.err(), unavailable);
+        for n in 0..5 {
+            let name = format!("{n}.example");
+            server.says(&name, A, has(&["192.0.2.2"], 60));
+            assert!(ask(&name).await.is_ok(), "{name}");
+        }
+        assert!(ask("long.example").await.is_ok());
+        let by_tcp = server.total().1;
+        assert_eq!(by_tcp, 2);
+    }
+
+    #[tokio::test]
+    async fn p37_silence_by_tcp_delays_only_the_name_that_needs_it() {
+        let server = NameServer::start();
+        server
+            .says("cut.example", A, Reply::Cut)
+            .says("mute.example", A, Reply::Silent);
+        let service = service(&[server.address], 600, "");
+        let resolver = service.resolver().expect("a resolver");
+        let ask = async |name: &str| {
+            let start = Instant::now();
+            let answer = resolver.resolve(name, Family::V4).await;
+            (answer.map(drop), start.elapsed())
+        };
+        let others = async || {
+            while server.total().1 == 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            for n in 0..5 {
+                let name = format!("{n}.example");
+                server.says(&name, A, has(&["192.0.2.2"], 60));
+                let (answer, elapsed) = ask(&name).await;
+                assert_eq!(answer, Ok(()), "{name}");
+                assert!(elapsed < Duration::from_millis(400), "{elapsed:?}");
+            }
+        };
+        for round in 1..3 {
+            let ((cut, elapsed), ()) = tokio::join!(ask("cut.example"), others());
+            assert_eq!(cut, Err(ConnectErrorKind::NameUnavailable));
+            assert!(elapsed >= Duration::from_millis(500), "{elapsed:?}");
+            assert!(elapsed < Duration::from_secs(2), "{elapsed:?}");
+            assert_eq!(ask("mute.example").await.0, cut);
+            others().await;
+            assert_eq!(server.total().1, round, "questions by TCP");
+        }
+    }
+
+    #[tokio::test]
+    async fn p37_a_server_whose_tcp_is_silent_hands_over_to_the_next() {
+        let (first, second) = (NameServer::start(), NameServer::start());
+        first.says("cut.example", A, Reply::Cut);
+        let ips = vec!["192.0.2.1".parse().expect("an address")];
+        second.says("cut.example", A, Reply::TooLong(ips, 60));
+        let service = service(&[first.address, second.address], 400, "");
+        let expected = answer(&["192.0.2.1"], 60);
+        assert_eq!(ask(&service, "cut.example", Family::V4).await, expected);
+        assert_eq!((first.total(), second.total()), ((2, 1), (2, 1)));
     }
 
     #[tokio::test]

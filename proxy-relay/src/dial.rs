@@ -23,7 +23,10 @@ use crate::resolve::Resolve;
 /// families interleaved, 250 ms apart, all of them tried, the losers closed.
 /// Names are looked up through the system or a [`Resolve`]; answers are kept for
 /// their time, in a memory that the clones of a dialer share and that is bounded
-/// (4096 names). Nagle's algorithm is off on every connection.
+/// (4096 names). At most 1024 look-ups are under way at a time, one for each
+/// family; more fail at once as
+/// [`NameUnavailable`](ConnectErrorKind::NameUnavailable). Nagle's algorithm is
+/// off on every connection.
 ///
 /// ```
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {

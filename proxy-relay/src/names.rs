@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use proxy_core::ConnectErrorKind;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::Instant;
 
 use crate::resolve::{Family, Resolve, Resolved, system};
@@ -18,6 +18,8 @@ pub(crate) struct Names {
     /// Without one the system is asked.
     resolver: Option<Arc<dyn Resolve>>,
     known: Mutex<Known>,
+    /// One for each question that may still be asked.
+    free: Semaphore,
 }
 
 /// What a name comes to: at least one address, or why there is none.
@@ -62,6 +64,7 @@ impl Names {
         Self {
             resolver,
             known: Mutex::default(),
+            free: Semaphore::new(MAX_ASKED),
         }
     }
 
@@ -83,7 +86,8 @@ impl Names {
     }
 
     /// Asks, unless somebody else is about to and answers first. Should he be
-    /// dropped, one of those that wait asks again.
+    /// dropped, one of those that wait asks again. Nobody is asked while too many
+    /// questions are under way.
     pub(crate) async fn answer(
         &self,
         name: &str,
@@ -92,6 +96,9 @@ impl Names {
         limit: Option<Duration>,
     ) -> Answer {
         let kept = open.kept.get_or_init(|| async {
+            let Ok(_one) = self.free.try_acquire() else {
+                return Kept::nothing(Instant::now());
+            };
             let asked = self.ask(name, question);
             let resolved = match limit {
                 Some(limit) => tokio::time::timeout(limit, asked)
@@ -151,6 +158,14 @@ impl Kept {
         };
         let until = now + keep;
         Self { answer, until }
+    }
+
+    /// Only for those who wait: the next one may have more luck.
+    fn nothing(now: Instant) -> Self {
+        Self {
+            answer: Err(ConnectErrorKind::NameUnavailable),
+            until: now,
+        }
     }
 }
 
@@ -241,6 +256,9 @@ fn loopback() -> Resolved {
 /// As [`proxy_core::Host::Name`] has it.
 const MAX_NAME: usize = 255;
 const MAX_NAMES: usize = 4096;
+/// Questions under way at a time. Each may cost the resolver a few descriptors
+/// and tens of kilobytes until it is answered or given up.
+const MAX_ASKED: usize = 1024;
 const MAX_ADDRESSES: usize = 64;
 /// Even of an answer that is not to be kept at all a moment's burst has use.
 const SHORTEST: Duration = Duration::from_secs(1);
@@ -397,6 +415,46 @@ mod tests {
         assert_eq!(second.await, found(&["10.0.0.1"]));
         assert_eq!(start.elapsed(), Duration::from_millis(10));
         assert_eq!(resolver.count("a.example", V4), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn p37_questions_under_way_are_bounded() {
+        let resolver = Scripted::new();
+        resolver.says("known.example", V4, 0, &["10.0.0.1"]);
+        resolver.says("next.example", V4, 0, &["10.0.0.2"]);
+        let names = Arc::new(names(&resolver));
+        assert_eq!(ask(&names, "known.example").await, found(&["10.0.0.1"]));
+        let asking = |name: String| {
+            resolver.is_silent(&name, V4);
+            let names = Arc::clone(&names);
+            tokio::spawn(async move { ask(&names, &name).await })
+        };
+        let start = Instant::now();
+        let all = (0..MAX_ASKED).map(|n| asking(format!("{n}.example")));
+        let mut all: Vec<_> = all.collect();
+        // Those who wait for the same answer do not count.
+        all.extend((0..100).map(|_| asking("0.example".to_owned())));
+        // This is over when there is nothing else to do.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(resolver.total(), 1 + MAX_ASKED);
+        let now = start.elapsed();
+        for _ in 0..3 {
+            assert_eq!(ask(&names, "next.example").await, Err(NameUnavailable));
+        }
+        assert_eq!(resolver.count("next.example", V4), 0);
+        assert_eq!(ask(&names, "known.example").await, found(&["10.0.0.1"]));
+        assert_eq!(start.elapsed(), now);
+        // One that nobody wants to know any more makes room at once.
+        let gone = all.swap_remove(1);
+        gone.abort();
+        assert!(gone.await.is_err_and(|error| error.is_cancelled()));
+        assert_eq!(ask(&names, "next.example").await, found(&["10.0.0.2"]));
+        assert_eq!(start.elapsed(), now);
+        for asked in all {
+            assert_eq!(asked.await.expect("no panic"), Err(NameUnavailable));
+        }
+        assert_eq!(start.elapsed(), Duration::from_secs(5));
+        assert_eq!(names.free.available_permits(), MAX_ASKED);
     }
 
     #[tokio::test(start_paused = true)]

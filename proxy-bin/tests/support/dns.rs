@@ -20,6 +20,8 @@ pub(crate) struct NameServer {
 pub(crate) enum Reply {
     /// Another name, and its addresses if the server has any.
     Alias(&'static str, u32),
+    /// Too long for UDP, and TCP stays silent.
+    Cut,
     Fails,
     /// Addresses and how many seconds they hold.
     Has(Vec<IpAddr>, u32),
@@ -120,8 +122,10 @@ impl NameServer {
         let reply = zone.replies.get(&(name.clone(), kind)).cloned();
         let (mut code, mut truncated, mut records) = (0, false, Vec::new());
         match reply {
+            Some(Reply::Cut) if tcp => return None,
             Some(Reply::Silent) => return None,
             Some(Reply::Fails) => code = SERVFAIL,
+            Some(Reply::Cut) => truncated = true,
             Some(Reply::TooLong(..)) if !tcp => truncated = true,
             Some(Reply::Has(ips, ttl) | Reply::TooLong(ips, ttl)) => {
                 records.extend(ips.iter().map(|ip| address(&name, ttl, *ip)));
