@@ -240,6 +240,7 @@ impl Outside {
         }
         let dial = async |hop: Target<'_>| self.dial_parent(way, hop).await;
         let wanted = Wanted {
+            client: errand.person.client(),
             target,
             request: errand.is_request,
             via: errand.via.as_deref(),

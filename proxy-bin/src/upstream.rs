@@ -211,10 +211,10 @@ impl Transport for Upstream {
             }
     }
 
-    fn is_reset(&self) -> bool {
+    fn carrier(&self) -> Option<Socket<'_>> {
         match &self.stream {
-            Stream::Tcp(stream) => stream.is_reset(),
-            Stream::Tls(stream) => stream.is_reset(),
+            Stream::Tcp(stream) => stream.carrier(),
+            Stream::Tls(stream) => stream.carrier(),
         }
     }
 }

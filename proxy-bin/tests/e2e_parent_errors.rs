@@ -335,16 +335,29 @@ fn p24_a_parent_that_wants_another_login_does_not_ask_the_client() {
 #[test]
 fn p33_a_client_that_leaves_ends_the_negotiation() {
     let (parent, accepted) = Origin::manual();
-    let proxy = Proxyd::http(&["--via", &format!("http://{}", parent.address)]);
+    let toml = format!(
+        "via = \"silent\"\n[[parent]]\nname = \"silent\"\nurl = \"socks5://{}\"\n\
+         [timeouts]\nconnect = \"10m\"\n[access_log]\nfile = \"stdout\"\nformat = \"json\"\n",
+        parent.address
+    );
+    let proxy = Proxyd::with_config(parent.address, &toml);
+    let target = SocketAddr::from(([127, 0, 0, 1], 443));
+    for mode in Mode::ALL {
+        let near = mode.dial(&proxy);
+        near.send(mode.hello(target));
+        let far = Accepted::next(&accepted);
+        far.exact(3);
+        near.reset();
+        far.rest();
+    }
     let near = Conn::dial(proxy.address("http"));
-    near.send("CONNECT far.invalid:443 HTTP/1.1\r\nHost: x\r\n\r\n");
+    near.send("GET http://127.0.0.1/ HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
     let far = Accepted::next(&accepted);
-    far.until(b"\r\n\r\n");
+    far.exact(3);
     near.reset();
     far.rest();
-    wait_for("no socket but the listeners", || {
-        proxy.process().descriptors().sockets <= proxy.base().sockets
-    });
     drop((far, parent));
-    proxy.finish();
+    let lines = LogLine::all(&proxy.finish().stdout);
+    let ends: Vec<String> = lines.iter().map(|line| line.text("end")).collect();
+    assert_eq!(ends, ["client-reset"; 10]);
 }

@@ -8,7 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use support::{Accepted, Answer, Certs, Conn, DOWN, Mode, Origin, Proxyd, UP, basic, find, ok};
+use support::{
+    Accepted, Answer, Certs, Conn, DOWN, LogLine, Mode, Origin, Proxyd, Stopped, UP, basic, find,
+    ok,
+};
 
 /// What a scripted parent is asked, and what it says.
 struct Script {
@@ -429,6 +432,54 @@ fn p30_parents_that_lead_to_each_other_are_a_loop() {
     }
     first.stop();
     second.stop();
+}
+
+/// SOCKS has no `Via`: what tells a circle is that it grows.
+#[test]
+fn p30_socks_parents_that_lead_to_each_other_are_a_loop() {
+    let (one, two) = (place(6), place(7));
+    let start = |own: SocketAddr, other: SocketAddr, scheme: &str| {
+        let (listen, via) = (format!("socks://{own}"), format!("{scheme}://{other}"));
+        let near = "http://127.0.0.1:0";
+        let args = ["--listen", &listen, "--listen", near, "--via", &via];
+        let log = ["--access-log", "stdout", "--access-log-format", "json"];
+        Proxyd::start(&[&args[..], &log, &["--workers", "1"]].concat())
+    };
+    for (to_two, to_one) in [("socks5", "socks5"), ("socks4", "socks5h")] {
+        let (first, second) = (start(one, two, to_two), start(two, one, to_one));
+        let base = first.base().sockets;
+        let most = AtomicUsize::new(0);
+        let ended = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while ended.load(Ordering::Relaxed) == 0 {
+                    let now = first.process().descriptors().sockets;
+                    most.fetch_max(now, Ordering::Relaxed);
+                }
+            });
+            let near = Conn::dial(one);
+            near.send(b"\x05\x01\x00\x05\x01\x00\x03\x0bfar.invalid\x00\x50");
+            near.expect([5, 0]);
+            assert_ne!(support::socks5_reply(&near), 0);
+            let near = Conn::dial(first.address("http"));
+            near.send(CONNECT);
+            assert!(matches!(Answer::read(&near).status, 403 | 502 | 508));
+            ended.store(1, Ordering::Relaxed);
+        });
+        // Two for each connection of the circle, and those that close.
+        let most = most.into_inner() - base;
+        assert!((64..=2 * 256 + 64).contains(&most), "{most} sockets");
+        first.settle();
+        second.settle();
+        let (first, second) = (first.finish(), second.finish());
+        let words = |stopped: &Stopped| LogLine::all(&stopped.stdout);
+        let all: Vec<_> = words(&first).into_iter().chain(words(&second)).collect();
+        let is_loop = |line: &&LogLine| line.text("error") == "parent-loop";
+        assert_eq!(all.iter().filter(is_loop).count(), 2, "{first} {second}");
+        // Nobody asks a second time.
+        assert!(all.len() <= 2 * (2 * 256 + 2), "{} requests", all.len());
+        assert!(first.says("lead back here") || second.says("lead back here"));
+    }
 }
 
 /// An HTTP parent that answers every request with its name.

@@ -393,6 +393,47 @@ fn p33_a_client_reset_ends_the_work_at_the_origin() {
 }
 
 #[test]
+fn p33_a_client_reset_cancels_the_dial() {
+    run(async {
+        let (origin, proxy) = (Origin::start().await, Proxy::start(Direct::default()).await);
+        let tunnel = "CONNECT far.test:443 HTTP/1.1\r\nHost: far.test:443\r\n\r\nearly";
+        let requests = [
+            origin.get("/"),
+            origin.get("/").repeat(9),
+            tunnel.to_owned(),
+        ];
+        for (count, request) in (1..).zip(requests) {
+            let client = proxy.dialling(request).await;
+            client.stream.set_zero_linger().unwrap();
+            drop(client);
+            let told = proxy.told(count).await;
+            assert_eq!(proxy.gateway.held.get(), 0);
+            let told = &told[count - 1];
+            assert_eq!((told.end, told.error), (End::ClientReset, None));
+            assert_eq!((told.status, told.up, told.down), (None, 0, 0));
+        }
+        assert_eq!(*proxy.gateway.dials.borrow(), 3);
+    });
+}
+
+#[test]
+fn p50_a_fin_does_not_cancel_the_dial() {
+    run(async {
+        let (origin, proxy) = (Origin::start().await, Proxy::start(Direct::default()).await);
+        let mut client = proxy.dialling(origin.get("/")).await;
+        client.finish().await;
+        client.taken().await;
+        assert_eq!(proxy.gateway.held.get(), 1);
+        proxy.gateway.hold.set(false);
+        let mut server = origin.accept().await;
+        server.until("\r\n\r\n").await;
+        server.send(OK).await;
+        let answer = client.rest().await;
+        assert!(answer.ends_with("\r\n\r\nhi"), "{answer}");
+    });
+}
+
+#[test]
 fn p33_a_client_reset_is_heard_while_the_origin_takes_nothing() {
     run(async {
         let (origin, proxy) = (Origin::start().await, Proxy::start(Direct::default()).await);

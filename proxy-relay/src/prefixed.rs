@@ -127,7 +127,7 @@ impl<S: Transport> Transport for Prefixed<S> {
         self.prefix.is_empty() && self.inner.is_quiet()
     }
 
-    fn is_reset(&self) -> bool {
-        self.inner.is_reset()
+    fn carrier(&self) -> Option<Socket<'_>> {
+        self.inner.carrier()
     }
 }

@@ -33,13 +33,21 @@ pub trait Transport: AsyncRead + AsyncWrite + Unpin {
         true
     }
 
+    /// The kernel socket that carries this stream, encrypted or buffered or
+    /// not: it is only listened to, for the peer's reset ([`vanished`]). The
+    /// default is the [`socket`](Self::socket); a stream that wraps another
+    /// should pass the question on.
+    fn carrier(&self) -> Option<Socket<'_>> {
+        self.socket()
+    }
+
     /// Whether the peer has reset the connection, as far as the runtime was
     /// told; what was received before may still be readable.
     ///
     /// Costs no system call and reads nothing, so it can be asked of a stream
     /// that is not being read; see [`Deadline::recheck`](crate::Deadline::recheck)
-    /// for when to ask. The default asks the [`socket`](Self::socket), and says
-    /// no without one: a stream that wraps another should pass the question on.
+    /// for when to ask. The default asks the [`carrier`](Self::carrier), and says
+    /// no without one.
     fn is_reset(&self) -> bool {
         let gone = pin!(vanished(self));
         gone.poll(&mut Context::from_waker(Waker::noop()))
@@ -102,6 +110,9 @@ impl<T: Transport + ?Sized> Transport for &mut T {
     fn is_quiet(&self) -> bool {
         (**self).is_quiet()
     }
+    fn carrier(&self) -> Option<Socket<'_>> {
+        (**self).carrier()
+    }
     fn is_reset(&self) -> bool {
         (**self).is_reset()
     }
@@ -117,20 +128,23 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
     fn is_quiet(&self) -> bool {
         (**self).is_quiet()
     }
+    fn carrier(&self) -> Option<Socket<'_>> {
+        (**self).carrier()
+    }
     fn is_reset(&self) -> bool {
         (**self).is_reset()
     }
 }
 
 /// Waits until the peer has reset the connection; for ever if the stream has no
-/// [`socket`](Transport::socket).
+/// [`carrier`](Transport::carrier).
 ///
 /// Race it against work that would be in vain then, such as dialling for a
 /// client. An orderly end of the peer's direction is no reset and does not
 /// count. Cancel safe; reads nothing.
 pub fn vanished<S: Transport + ?Sized>(stream: &S) -> impl Future<Output = ()> {
     // Held instead of the stream, which need not be `Sync` for the future to be `Send`.
-    let socket = stream.socket();
+    let socket = stream.carrier();
     async move {
         let gone = match socket {
             Some(Socket::Tcp(socket)) => socket.ready(Interest::ERROR).await,

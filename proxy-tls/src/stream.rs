@@ -5,7 +5,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 
-use proxy_relay::Transport;
+use proxy_relay::{Socket, Transport};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::scratch::{self, BULK, RECORD, SIZE};
@@ -87,8 +87,8 @@ impl<S: Transport> Transport for TlsStream<S> {
         matches!(end, End::Open) && nothing_kept && !session.peer_closed() && io.is_quiet()
     }
 
-    fn is_reset(&self) -> bool {
-        self.inner.io.is_reset()
+    fn carrier(&self) -> Option<Socket<'_>> {
+        self.inner.io.carrier()
     }
 }
 

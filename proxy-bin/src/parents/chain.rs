@@ -74,6 +74,11 @@ impl Chain {
         self.parent.as_ref()
     }
 
+    /// Whether a request that goes through it may come back unrecognized.
+    pub(super) fn hides_circles(&self) -> bool {
+        self.hops.iter().any(|hop| hop.speaks != Speaks::Http)
+    }
+
     /// A connection for what is wanted. `name` is what we call ourselves,
     /// `stage` tells how far it has come.
     pub(super) async fn reach<D>(

@@ -3,9 +3,11 @@
 mod chain;
 mod health;
 mod load;
+mod pending;
 mod trouble;
 
 use std::cell::Cell;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +20,8 @@ use crate::throttle::Throttle;
 use crate::upstream::{Lane, Upstream};
 use chain::Chain;
 use health::Health;
-use trouble::{Blame, Failure};
+use pending::Pending;
+use trouble::{Blame, Failure, Stage, Trouble};
 
 pub(crate) use load::load;
 
@@ -61,6 +64,7 @@ pub(crate) struct Parents {
     states: Vec<State>,
     /// For each group, whose turn it is.
     turns: Vec<Cell<u16>>,
+    pending: Pending,
     patience: Option<Duration>,
 }
 
@@ -73,6 +77,8 @@ struct State {
 /// What a connection is for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'w> {
+    /// Whom it is for.
+    pub(crate) client: IpAddr,
     pub(crate) target: Target<'w>,
     /// The last parent itself will do, if it speaks HTTP.
     pub(crate) request: bool,
@@ -93,6 +99,7 @@ impl Parents {
         Self {
             states: chains.iter().map(|_| State::default()).collect(),
             turns: groups.iter().map(|_| Cell::default()).collect(),
+            pending: Pending::default(),
             // A little less than the servers' own patience, so that it is known
             // which parent was too slow.
             patience: timeouts.connect.map(|time| time * 19 / 20),
@@ -201,6 +208,13 @@ impl Parents {
         D: AsyncFn(Target<'_>) -> Result<TcpStream, ConnectError>,
     {
         let chain = &self.ways.0.chains[usize::from(member)];
+        let _pending = match chain.hides_circles() {
+            true => match self.pending.enter(wanted.client, wanted.target) {
+                None => return Err(Failure::new(Stage::default(), Trouble::Circle)),
+                entered => entered,
+            },
+            false => None,
+        };
         let stage = Cell::default();
         let reaching = chain.reach(wanted, &self.ways.0.name, &stage, dial);
         match budget {
@@ -314,6 +328,7 @@ mod tests {
     async fn dialled(parents: &Parents) -> Vec<u16> {
         let tried = std::cell::RefCell::new(Vec::new());
         let wanted = Wanted {
+            client: [127, 0, 0, 1].into(),
             target: Target::parse("far:80", None).expect("a target"),
             request: true,
             via: None,
@@ -357,6 +372,7 @@ mod tests {
     async fn each_member_has_its_share_of_the_time() {
         let parents = parents("failover");
         let wanted = Wanted {
+            client: [127, 0, 0, 1].into(),
             target: Target::parse("far:80", None).expect("a target"),
             request: true,
             via: None,

@@ -28,6 +28,8 @@ pub(super) struct Failure {
 /// What went wrong.
 #[derive(Debug)]
 pub(super) enum Trouble {
+    /// Too many alike are being set up.
+    Circle,
     Dial(ConnectError),
     Http(DriveError<TunnelError>),
     Late,
@@ -73,6 +75,7 @@ impl Failure {
             Trouble::Dial(error) if error.kind == EXHAUSTED => {
                 return ConnectError::origin(EXHAUSTED);
             }
+            Trouble::Circle => ConnectErrorKind::Loop,
             Trouble::Dial(error) => error.kind,
             Trouble::Http(error) => drive_kind(error),
             Trouble::Late => ConnectErrorKind::TimedOut,
@@ -85,7 +88,9 @@ impl Failure {
     pub(super) fn blame(&self) -> Blame {
         use ConnectErrorKind as Kind;
         match (&self.trouble, self.error().kind) {
-            (Trouble::Dial(_), Kind::Exhausted) => Blame::Ours,
+            // Failing over would only start another circle, and no client shall be
+            // able to make a parent look unfit.
+            (Trouble::Circle, _) | (Trouble::Dial(_), Kind::Exhausted) => Blame::Ours,
             (Trouble::Wire(_), _) => Blame::Unclear,
             // What a hop says of the next one is the chain's own matter.
             (Trouble::Dial(_) | Trouble::Tls(_), _) => Blame::Parent,
@@ -111,6 +116,9 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.trouble {
+            Trouble::Circle => f.write_str(
+                "too many connections alike are being set up; it seems to lead back here",
+            ),
             Trouble::Dial(error) => write!(f, "it cannot be reached ({})", error.kind),
             Trouble::Http(error) => error.fmt(f),
             Trouble::Late => f.write_str("it takes too long"),
@@ -186,6 +194,7 @@ mod tests {
         let exhausted = ConnectError::origin(Kind::Exhausted);
         let down = ConnectError::origin(Kind::Refused);
         for (stage, trouble, kind, blame) in [
+            (FIRST, Trouble::Circle, Kind::Loop, Blame::Ours),
             (FIRST, Trouble::Dial(down), Kind::Refused, Blame::Parent),
             (
                 FIRST,

@@ -8,14 +8,14 @@ use proxy_core::{
     Ask, ConnectError, ConnectErrorKind, Denial, End, Gateway, Operation, Peer, Report, Shaping,
     Target,
 };
-use proxy_relay::{Deadline, Expired, Transport};
+use proxy_relay::{Deadline, Expired, Transport, vanished};
 use tokio::time::Instant;
 
 use super::connection::{Connection, Known, Next};
 use super::exchange::{Exchange, Fault, Parts, Verdict};
 use super::refuse::Refusal;
 use super::tunnel::{Early, Ledger, SWITCHED, Upgrade};
-use super::upstream::connect;
+use super::upstream::{Unconnected, connect};
 use super::wire::watch;
 use crate::filter::Filter;
 use crate::{HeadError, RequestHead, RequestTarget, auth};
@@ -267,11 +267,9 @@ where
             server.config.pace.connect,
             session,
             target,
+            vanished(&self.client),
         );
-        match connecting.await {
-            Ok(sticky) => self.upstream = Some(sticky),
-            Err(unconnected) => return Err(Unserved::Refused(unconnected.into())),
-        }
+        self.upstream = Some(connecting.await?);
         Ok(())
     }
 }
@@ -282,6 +280,16 @@ enum Unserved {
     Cut(End),
     /// The client gets an answer.
     Refused(Refusal),
+}
+
+impl From<Unconnected> for Unserved {
+    fn from(unconnected: Unconnected) -> Self {
+        match unconnected {
+            Unconnected::Failed(error) => Self::Refused(error.into()),
+            Unconnected::Stopped(expired) => Self::Refused(expired.into()),
+            Unconnected::Vanished => Self::Cut(End::ClientReset),
+        }
+    }
 }
 
 impl<G, F, S> Connection<'_, G, F, S>

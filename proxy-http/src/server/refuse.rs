@@ -14,7 +14,6 @@ use super::answer::Request;
 use super::config::Config;
 use super::connection::{Connection, Next};
 use super::exchange::{Exchange, Fault, Waiting};
-use super::upstream::Unconnected;
 use super::wire::{Outbox, poll_read, watch};
 use crate::filter::{Direction, Filter};
 use crate::{BodyFramer, Framing, HeadError, Persist, Reply, RequestHead, RequestKind, Version};
@@ -129,15 +128,6 @@ impl From<ConnectError> for Refusal {
         Self {
             error: Some(error),
             ..Self::framed(Reply::connect_failed(error), end)
-        }
-    }
-}
-
-impl From<Unconnected> for Refusal {
-    fn from(unconnected: Unconnected) -> Self {
-        match unconnected {
-            Unconnected::Failed(error) => error.into(),
-            Unconnected::Stopped(expired) => expired.into(),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proxy_core::{ConnectError, ConnectErrorKind, Gateway, HttpParent, Target, TargetBuf};
 use proxy_relay::{Deadline, Expired, Ticks};
 
-use super::wire::watch;
+use super::wire::{unless, watch};
 
 /// An origin connection and where it leads.
 pub(super) struct Sticky<U> {
@@ -30,24 +30,27 @@ impl<U> Sticky<U> {
     }
 }
 
-/// Asks the gateway for a connection to `target`.
+/// Asks the gateway for a connection to `target`, unless `gone` is over first.
 pub(super) async fn connect<G: Gateway>(
     gateway: &G,
     deadline: &mut Deadline,
     patience: Ticks,
     session: &mut G::Session,
     target: Target<'_>,
+    gone: impl Future<Output = ()>,
 ) -> Result<Sticky<G::Upstream>, Unconnected> {
     deadline.set(patience);
-    match watch(deadline, gateway.connect(session, target)).await {
-        Ok(Ok(connected)) => Ok(Sticky {
+    let dialling = unless(gone, gateway.connect(session, target));
+    match watch(deadline, dialling).await {
+        Ok(Some(Ok(connected))) => Ok(Sticky {
             stream: connected.upstream,
             reused: connected.reused,
             parent: connected.parent,
             target: target.into(),
             way: gateway.shaping(session).way,
         }),
-        Ok(Err(error)) => Err(Unconnected::Failed(error)),
+        Ok(Some(Err(error))) => Err(Unconnected::Failed(error)),
+        Ok(None) => Err(Unconnected::Vanished),
         Err(Expired::Elapsed) => Err(Unconnected::Failed(ConnectError::origin(
             ConnectErrorKind::TimedOut,
         ))),
@@ -61,4 +64,6 @@ pub(super) enum Unconnected {
     Failed(ConnectError),
     /// Stopped from outside meanwhile.
     Stopped(Expired),
+    /// The client reset its connection meanwhile.
+    Vanished,
 }

@@ -5,7 +5,7 @@
     reason = "each test file uses its own part"
 )]
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -46,6 +46,10 @@ pub struct Direct {
     pub authentications: RefCell<usize>,
     pub connects: RefCell<usize>,
     pub dials: RefCell<usize>,
+    /// Dials do not come to an end.
+    pub hold: Cell<bool>,
+    /// How many dials are held.
+    pub held: Cell<usize>,
     pub spare: RefCell<Option<(String, TcpStream)>>,
     /// An HTTP proxy that all requests are handed to.
     pub parent: Option<(String, Arc<HttpParent>)>,
@@ -90,6 +94,7 @@ impl Gateway for Direct {
             Some((name, stream)) if name == place => Connected::reused(stream),
             _ => {
                 *self.dials.borrow_mut() += 1;
+                self.wait().await;
                 Connected::fresh(TcpStream::connect(place).await?)
             }
         };
@@ -127,6 +132,25 @@ impl Gateway for Direct {
             end: report.end,
             error: report.error,
         });
+    }
+}
+
+impl Direct {
+    /// Waits while dials are held.
+    async fn wait(&self) {
+        self.held.set(self.held.get() + 1);
+        let _held = Held(&self.held);
+        while self.hold.get() {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+struct Held<'h>(&'h Cell<usize>);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
     }
 }
 
@@ -175,6 +199,20 @@ impl Proxy {
             stream,
             read: Vec::new(),
         }
+    }
+
+    /// A client whose request waits for the dial.
+    pub async fn dialling(&self, request: String) -> Client {
+        self.gateway.hold.set(true);
+        let mut client = self.client().await;
+        client.send(request).await;
+        within(async {
+            while self.gateway.held.get() == 0 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        client
     }
 
     /// Waits until the gateway was told of `n` exchanges.

@@ -149,8 +149,8 @@ impl Transport for Maybe {
         }
     }
 
-    fn is_reset(&self) -> bool {
-        self.tcp().is_reset()
+    fn carrier(&self) -> Option<proxy_relay::Socket<'_>> {
+        self.tcp().socket()
     }
 }
 
