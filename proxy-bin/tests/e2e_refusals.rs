@@ -7,15 +7,15 @@ use support::{Answer, Conn, Ended, Mode, Origin, Proxyd, basic, closed_port, soc
 
 #[test]
 fn a_listener_that_asks_nobody_does_not_read_logins() {
-    let origin = support::Origin::page("here");
-    let proxy = support::Proxyd::http(&[]);
+    let origin = Origin::page("here");
+    let proxy = Proxyd::http(&[]);
     let target = origin.address;
     for field in ["Basic !", "Basic", "Basic Og==x", "Basic YQ==", "Bearer x"] {
-        let conn = support::Conn::dial(proxy.address("http"));
+        let conn = Conn::dial(proxy.address("http"));
         conn.send(format!(
             "GET http://{target}/ HTTP/1.1\r\nHost: h\r\nProxy-Authorization: {field}\r\n\r\n"
         ));
-        assert_eq!(support::Answer::read(&conn).status, 200, "{field}");
+        assert_eq!(Answer::read(&conn).status, 200, "{field}");
     }
     drop(origin);
     proxy.finish();
