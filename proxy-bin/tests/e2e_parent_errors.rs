@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use support::{
     Accepted, Answer, Certs, Conn, LogLine, Mode, Origin, Proxyd, Stopped, closed_port, ok,
-    wait_for,
 };
 
 /// What clients and the log are told of one fault.
@@ -337,7 +336,7 @@ fn p33_a_client_that_leaves_ends_the_negotiation() {
     let (parent, accepted) = Origin::manual();
     let toml = format!(
         "via = \"silent\"\n[[parent]]\nname = \"silent\"\nurl = \"socks5://{}\"\n\
-         [timeouts]\nconnect = \"10m\"\n[access_log]\nfile = \"stdout\"\nformat = \"json\"\n",
+         [timeouts]\nconnect = \"10m\"\n[log]\naccess = \"stdout\"\nformat = \"json\"\n",
         parent.address
     );
     let proxy = Proxyd::with_config(parent.address, &toml);
