@@ -468,7 +468,7 @@ fn p30_socks_parents_that_lead_to_each_other_are_a_loop() {
         });
         // Two for each connection of the circle, and those that close.
         let most = most.into_inner() - base;
-        assert!((64..=2 * 256 + 64).contains(&most), "{most} sockets");
+        assert!(most <= 2 * 256 + 64, "{most} sockets");
         first.settle();
         second.settle();
         let (first, second) = (first.finish(), second.finish());
@@ -476,8 +476,9 @@ fn p30_socks_parents_that_lead_to_each_other_are_a_loop() {
         let all: Vec<_> = words(&first).into_iter().chain(words(&second)).collect();
         let is_loop = |line: &&LogLine| line.text("error") == "parent-loop";
         assert_eq!(all.iter().filter(is_loop).count(), 2, "{first} {second}");
-        // Nobody asks a second time.
-        assert!(all.len() <= 2 * (2 * 256 + 2), "{} requests", all.len());
+        // Each circle grew to where it is seen, and nobody asked a second time.
+        let requests = all.len();
+        assert!((2 * 256..=4 * 256 + 4).contains(&requests), "{requests}");
         assert!(first.says("lead back here") || second.says("lead back here"));
     }
 }
