@@ -15,7 +15,7 @@ use crate::datagrams::{self, Picked};
 use crate::errand::{Boxed, Errand};
 use crate::log::Entry;
 use crate::outside::Outside;
-use crate::policy::{Judgement, Person, Usual, Verdict};
+use crate::policy::{Judgement, Verdict};
 use crate::sources::stick;
 use crate::throttle::Throttle;
 use crate::upstream::Upstream;
@@ -131,10 +131,10 @@ impl Proxyd {
         let policy = self.outside.policy();
         if ask.operation == Operation::Associate {
             // It has no target yet; each datagram will.
-            return policy.judge_any(&who.person, errand.act);
+            return policy.judge_any(&errand.person, errand.act);
         }
         let target = ask.target;
-        let judge = |address| policy.judge(&who.person, errand.act, target, address);
+        let judge = |address| policy.judge(&errand.person, errand.act, target, address);
         match judge(None) {
             Judgement::Decided(verdict) => Some(verdict),
             Judgement::NeedsAddress => {
@@ -155,8 +155,8 @@ impl Proxyd {
         report: &Report<'_>,
     ) -> Option<Cause> {
         match (who, session) {
-            (_, Some(session)) => session.cause,
-            (Some(who), None) => who.denied.take(),
+            (_, Some(session)) => session.told.as_ref()?.cause,
+            (Some(who), None) => who.last.borrow_mut().as_mut()?.denied.take(),
             (None, None) if report.end == End::Forbidden => {
                 Some(match self.takes(report.peer.remote.ip()) {
                     true => Cause::Banned,
@@ -168,30 +168,42 @@ impl Proxyd {
     }
 }
 
-/// A client connection's user, and where its requests go.
+/// A client connection's user, and where its requests go. Small, since each
+/// connection has one for as long as it lives.
 #[derive(Debug)]
 pub(crate) struct Client {
     login: Option<Login>,
-    person: Person,
-    usual: Usual,
-    stick: u64,
-    /// Where its last request went.
-    upstream: Cell<Option<SocketAddr>>,
-    /// And what its target was, if rules ask for the addresses of names.
-    target: RefCell<Option<Box<TargetBuf>>>,
-    /// The rule that refused its last request.
-    denied: Cell<Option<Cause>>,
+    /// Boxed, since it is there only if the log or a rule asks for it.
+    last: RefCell<Option<Box<Last>>>,
+}
+
+/// The last request of a client.
+#[derive(Debug, Default)]
+struct Last {
+    /// Where it went.
+    upstream: Option<SocketAddr>,
+    /// And what its target was, if rules asked for the addresses of the name.
+    target: Option<TargetBuf>,
+    /// What refused it before it had a session.
+    denied: Option<Cause>,
 }
 
 impl Client {
     /// The address that its last request was sent to, if that had this target.
     fn address_of(&self, target: Target<'_>) -> Option<IpAddr> {
-        let last = self.target.borrow();
-        let same = last.as_ref().is_some_and(|last| last.as_target() == target);
-        self.upstream
-            .get()
-            .filter(|_| same)
-            .map(|address| address.ip())
+        let last = self.last.borrow();
+        let last = last.as_ref()?;
+        let same = last.target.as_ref()?.as_target() == target;
+        last.upstream.filter(|_| same).map(|address| address.ip())
+    }
+
+    /// Where its last request went.
+    fn upstream(&self) -> Option<SocketAddr> {
+        self.last.borrow().as_ref()?.upstream
+    }
+
+    fn deny(&self, cause: Option<Cause>) {
+        self.last.borrow_mut().get_or_insert_default().denied = cause;
     }
 }
 
@@ -201,20 +213,20 @@ pub(crate) struct Session {
     /// A tunnel that is open has none any more.
     errand: Boxed,
     way: u64,
-    route: Route,
-    /// What stood in the way.
-    cause: Option<Cause>,
-    /// Rules asked for the address of the target.
-    looked_up: Option<Box<TargetBuf>>,
+    /// `None` while it goes over the connection of an earlier request, and if
+    /// nobody wants to know.
+    told: Option<Box<Told>>,
 }
 
-/// Where the bytes of a session went.
-#[derive(Clone, Copy, Debug)]
-enum Route {
-    /// Over the connection of an earlier request, if anywhere.
-    Kept,
-    Nowhere,
-    To(SocketAddr),
+/// How a session fared, for the log and for rules that ask for addresses.
+#[derive(Debug)]
+struct Told {
+    /// Where its bytes went.
+    upstream: Option<SocketAddr>,
+    /// What stood in the way.
+    cause: Option<Cause>,
+    /// The target, if rules asked for its address.
+    target: Option<TargetBuf>,
 }
 
 impl Gateway for Proxyd {
@@ -227,17 +239,10 @@ impl Gateway for Proxyd {
         peer: &Peer,
         who: Option<Credentials<'_>>,
     ) -> Result<Client, Denial> {
-        let from = peer.remote.ip();
-        let login = self.identify(from, who).await?;
-        let user = login.as_ref().map(Login::name);
+        let login = self.identify(peer.remote.ip(), who).await?;
         Ok(Client {
-            person: self.outside.policy().person(from, user, self.listener),
-            usual: self.outside.policy().usual(self.listener, user),
-            stick: self.stick(from, user),
             login,
-            upstream: Cell::new(None),
-            target: RefCell::default(),
-            denied: Cell::new(None),
+            last: RefCell::default(),
         })
     }
 
@@ -245,12 +250,15 @@ impl Gateway for Proxyd {
         if !self.knows(who) {
             return Err(Denial::Challenge);
         }
+        let policy = self.outside.policy();
+        let from = ask.peer.remote.ip();
+        let user = who.login.as_ref().map(Login::name);
         let mut errand = Errand {
-            person: who.person,
-            act: self.outside.policy().act(&ask.operation),
+            person: policy.person(from, user, self.listener),
+            act: policy.act(&ask.operation),
             verdict: None,
-            usual: who.usual,
-            stick: who.stick,
+            usual: policy.usual(self.listener, user),
+            stick: self.stick(from, user),
             is_request: matches!(ask.operation, Operation::Request { .. }),
             reuse: matches!(ask.operation, Operation::Request { .. }),
             via: ask.via.map(Box::from),
@@ -261,21 +269,19 @@ impl Gateway for Proxyd {
         if let Some(verdict) = &errand.verdict
             && errand.way_of(verdict).is_none()
         {
-            who.denied.set(Cause::rule(verdict));
+            who.deny(Cause::rule(verdict));
             return Err(Denial::Forbid);
         }
         if ask.operation == Operation::Associate
             && let Some(Err(error)) = errand.way().map(datagrams::by)
         {
-            who.denied.set(Some(Cause::Connect(error)));
+            who.deny(Some(Cause::Connect(error)));
             return Err(Denial::Unroutable);
         }
         Ok(Session {
             way: errand.way().map_or(0, Way::number),
             errand: Boxed::new(errand),
-            route: Route::Kept,
-            cause: None,
-            looked_up: None,
+            told: None,
         })
     }
 
@@ -284,27 +290,26 @@ impl Gateway for Proxyd {
         session: &mut Session,
         target: Target<'_>,
     ) -> Result<Connected<Upstream>, ConnectError> {
-        session.route = Route::Nowhere;
         let Some(errand) = session.errand.get_mut() else {
             // Only a tunnel has none left, and it connects once.
             return Err(ConnectError::origin(ConnectErrorKind::Other));
         };
-        if errand.verdict.is_none() {
-            session.looked_up = Some(Box::new(target.into()));
-        }
+        let asked = errand.verdict.is_none();
         let reached = self.outside.reach(errand, target).await;
         // Only once: after a failure a new one is sure to be alive.
         errand.reuse = false;
         session.way = errand.way().map_or(0, Way::number);
-        session.cause = reached.as_ref().err().map(|error| errand.failed(*error));
-        if let Ok(connected) = &reached {
-            let wanted = self.outside.log().is_on() || session.looked_up.is_some();
-            if wanted && let Ok(address) = connected.upstream.peer_addr() {
-                session.route = Route::To(address);
-            }
-            if !errand.is_request {
-                session.errand.give_back();
-            }
+        let wanted = asked || self.outside.log().is_on();
+        session.told = wanted.then(|| {
+            let upstream = reached.as_ref().ok();
+            Box::new(Told {
+                upstream: upstream.and_then(|connected| connected.upstream.peer_addr().ok()),
+                cause: reached.as_ref().err().map(|error| errand.failed(*error)),
+                target: asked.then(|| target.into()),
+            })
+        });
+        if reached.is_ok() && !errand.is_request {
+            session.errand.give_back();
         }
         reached
     }
@@ -348,15 +353,16 @@ impl Session {
 
     /// Remembers with the client where it went.
     fn settle(&mut self, who: &Client) -> Option<SocketAddr> {
-        match self.route {
-            Route::Kept => who.upstream.get(),
-            Route::Nowhere => None,
-            Route::To(address) => {
-                who.upstream.set(Some(address));
-                who.target.replace(self.looked_up.take());
-                Some(address)
-            }
+        let Some(told) = &mut self.told else {
+            return who.upstream();
+        };
+        if told.upstream.is_some() {
+            let mut last = who.last.borrow_mut();
+            let last = last.get_or_insert_default();
+            last.upstream = told.upstream;
+            last.target = told.target.take();
         }
+        told.upstream
     }
 }
 
