@@ -13,7 +13,6 @@ use super::memory::Memory;
 use super::scratch::Scratch;
 use super::table::{Account, Proof, Table};
 use crate::config::{Auth, Ban};
-use crate::throttle::Throttle;
 
 /// The state of all logins. It waits for nothing and hashes nothing: whoever has
 /// it locked does not keep others waiting.
@@ -29,8 +28,7 @@ pub(super) struct Desk {
     /// How many pending ones each client has.
     waiting: HashMap<ClientNet, usize>,
     bans: Option<(Ban, Bans)>,
-    bans_told: Throttle,
-    notice: Option<Notice>,
+    notices: Vec<Notice>,
 }
 
 /// Credentials to be judged.
@@ -80,8 +78,6 @@ pub(super) struct Work {
 pub(super) struct Notice {
     pub(super) client: ClientNet,
     pub(super) ban: Ban,
-    /// Bans since the last notice, this one included.
-    pub(super) count: u64,
 }
 
 /// Verdicts to be delivered once nothing is locked any more.
@@ -123,8 +119,7 @@ impl Desk {
             lanes: Default::default(),
             waiting: HashMap::new(),
             bans: auth.ban.map(bans),
-            bans_told: Throttle::default(),
-            notice: None,
+            notices: Vec::new(),
         }
     }
 
@@ -243,8 +238,10 @@ impl Desk {
         Arc::clone(&self.table)
     }
 
-    pub(super) fn take_notice(&mut self) -> Option<Notice> {
-        self.notice.take()
+    /// The bans that were not told yet. Each has cost its client many logins, so
+    /// that there is no flood of them.
+    pub(super) fn take_notices(&mut self) -> Vec<Notice> {
+        std::mem::take(&mut self.notices)
     }
 
     fn refuse(&mut self, client: ClientNet, spared: bool, now: Instant) -> Answer {
@@ -258,11 +255,8 @@ impl Desk {
         let Some((ban, bans)) = &mut self.bans else {
             return;
         };
-        if bans.fail(client, now)
-            && let Some(count) = self.bans_told.admit(now)
-        {
-            let ban = *ban;
-            self.notice = Some(Notice { client, ban, count });
+        if bans.fail(client, now) {
+            self.notices.push(Notice { client, ban: *ban });
         }
     }
 
@@ -518,15 +512,16 @@ mod tests {
             assert_eq!(world.judge(1, "alice", "wrong"), "wrong");
         }
         assert_eq!(world.verified, 1, "but each of them counted");
-        assert!(world.desk.take_notice().is_none());
+        assert!(world.desk.take_notices().is_empty());
         assert_eq!(
             world.judge(1, "alice", "secret"),
             "right",
             "forgives nothing"
         );
         assert_eq!(world.judge(1, "alice", "other"), "wrong");
-        let notice = world.desk.take_notice().expect("a ban");
-        assert_eq!((notice.client, notice.count), (client(1), 1));
+        let notices = world.desk.take_notices();
+        assert_eq!(notices.len(), 1);
+        assert_eq!(notices[0].client, client(1));
         let verified = world.verified;
         for password in ["secret", "wrong", "third"] {
             assert_eq!(world.judge(1, "alice", password), "banned");

@@ -57,11 +57,11 @@ impl Office {
 
     /// Does something at the desk, and tells the log of what came out of it.
     pub(super) fn at_desk<T>(&self, with: impl FnOnce(&mut Desk) -> T) -> T {
-        let (result, notice) = {
+        let (result, notices) = {
             let desk = &mut self.lock().desk;
-            (with(desk), desk.take_notice())
+            (with(desk), desk.take_notices())
         };
-        tell(notice);
+        tell(&notices);
         result
     }
 
@@ -120,13 +120,12 @@ fn stand_back() {
     let _ = rustix::process::nice(10);
 }
 
-fn tell(notice: Option<Notice>) {
-    if let Some(Notice { client, ban, count }) = notice {
+fn tell(notices: &[Notice]) {
+    for Notice { client, ban } in notices {
         tracing::warn!(
             %client,
             failures = ban.failures,
             length = ?ban.length,
-            bans = count,
             "banned: too many logins failed"
         );
     }
