@@ -205,7 +205,7 @@ impl Outside {
         if errand.reuse
             && let Some(idle) = self.pool.borrow_mut().take(lane, Some(target))
             // It may have been opened for somebody else.
-            && judge(idle.peer_addr()?).is_ok()
+            && idle.peer_addr().is_ok_and(|address| judge(address).is_ok())
         {
             return Ok(Connected::reused(idle));
         }
