@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs};
 
 use clap::Args;
 use jiff::civil::DateTime;
-use proxy_core::{Target, TargetBuf};
+use proxy_core::{Host, Target, TargetBuf};
 
 use crate::config::{self, Config, Kind, Mismatch, Origin, Problem, nearest};
 use crate::policy::{Asked, Explanation, Policy, Question};
@@ -177,9 +177,8 @@ fn asked(kind: Kind) -> Asked {
 /// The addresses of a name, each once. That of this machine's own resolver may
 /// differ from what a running proxyd finds.
 fn look_up(name: &str) -> Vec<IpAddr> {
-    let last = name.trim_end_matches('.').rsplit('.').next();
-    if last.is_some_and(|last| last.eq_ignore_ascii_case("localhost")) {
-        // RFC 6761 section 6.3, and as proxyd itself has it.
+    if Host::Name(name).is_localhost() {
+        // As proxyd itself has it.
         return vec![Ipv6Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into()];
     }
     let mut addresses = Vec::new();

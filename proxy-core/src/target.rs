@@ -53,6 +53,22 @@ impl<'a> Host<'a> {
         }
     }
 
+    /// Whether this is `localhost` or a name below it, which mean loopback
+    /// whatever a resolver says (RFC 6761 section 6.3).
+    ///
+    /// ```
+    /// use proxy_core::Host;
+    /// assert!(Host::Name("a.LocalHost.").is_localhost());
+    /// assert!(!Host::Name("localhost.example").is_localhost());
+    /// ```
+    pub fn is_localhost(&self) -> bool {
+        let Self::Name(name) = self else {
+            return false;
+        };
+        let last = name.trim_end_matches('.').rsplit('.').next();
+        last.is_some_and(|last| last.eq_ignore_ascii_case("localhost"))
+    }
+
     /// Whether this is the name `name`, in any case and with or without a final
     /// dot.
     pub fn is_name(&self, name: &str) -> bool {

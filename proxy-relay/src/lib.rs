@@ -101,7 +101,7 @@ pub use pump::{Pump, PumpError};
 pub use relay::{Forward, ForwardError, ForwardReport, Relay, RelayReport, forward, relay};
 pub use resolve::{Family, Resolve, Resolved};
 pub use splice::release_pipes;
-pub use transport::{Socket, Transport, vanished};
+pub use transport::{Socket, Transport, unless, vanished};
 
 #[cfg(test)]
 extern crate self as proxy_relay;

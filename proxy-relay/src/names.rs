@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use proxy_core::ConnectErrorKind;
+use proxy_core::{ConnectErrorKind, Host};
 use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::Instant;
 
@@ -115,7 +115,7 @@ impl Names {
         let name = name.to_ascii_lowercase();
         match (&self.resolver, question) {
             (Some(resolver), Question::One(family)) => resolver.resolve(&name, family).await,
-            _ if is_localhost(&name) => Ok(loopback()),
+            _ if Host::Name(&name).is_localhost() => Ok(loopback()),
             _ => system(&name).await,
         }
     }
@@ -234,11 +234,6 @@ fn lower<'b>(name: &str, buffer: &'b mut [u8; MAX_NAME]) -> Option<&'b str> {
 /// RFC 6761 section 6.4: not to be asked for at all.
 fn never_exists(name: &str) -> bool {
     last_label(name) == "invalid"
-}
-
-/// RFC 6761 section 6.3: loopback, and nobody else's business.
-fn is_localhost(name: &str) -> bool {
-    last_label(name) == "localhost"
 }
 
 fn last_label(name: &str) -> &str {

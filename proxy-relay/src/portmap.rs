@@ -1,8 +1,5 @@
 //! A port relay: everything that connects is tunnelled to one target.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::task::Poll;
 use std::time::Duration;
 
 use proxy_core::{
@@ -11,7 +8,7 @@ use proxy_core::{
 };
 use tokio::time::Instant;
 
-use crate::{RelayOptions, RelayReport, Transport, relay, vanished};
+use crate::{RelayOptions, RelayReport, Transport, relay, unless, vanished};
 
 /// Serves connections by tunnelling each to a fixed target.
 ///
@@ -126,15 +123,10 @@ impl<G: Gateway<Upstream: Transport>> PortMap<G> {
             upstream: Err(PortMapError::Vanished),
         };
         let reached = {
-            let mut gone = pin!(vanished(client));
-            let mut reach = pin!(self.reach(peer, &mut opened.who, &mut opened.session));
-            poll_fn(|cx| match reach.as_mut().poll(cx) {
-                Poll::Pending => gone.as_mut().poll(cx).map(|()| Err(PortMapError::Vanished)),
-                ready => ready,
-            })
-            .await
+            let reach = self.reach(peer, &mut opened.who, &mut opened.session);
+            unless(vanished(client), reach).await
         };
-        opened.upstream = reached;
+        opened.upstream = reached.unwrap_or(Err(PortMapError::Vanished));
         opened
     }
 

@@ -1,5 +1,6 @@
 //! What a stream must offer to be relayed, and what makes it fast.
 
+use std::future::poll_fn;
 use std::io;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -154,6 +155,18 @@ pub fn vanished<S: Transport + ?Sized>(stream: &S) -> impl Future<Output = ()> {
         // The only error, a runtime that shuts down, ends the wait as well.
         drop(gone);
     }
+}
+
+/// Awaits `work`, or `None` once `gone` is over: for what is in vain when a
+/// client has [`vanished`]. Cancel safe if both are.
+pub async fn unless<T>(gone: impl Future<Output = ()>, work: impl Future<Output = T>) -> Option<T> {
+    let mut work = pin!(work);
+    let mut gone = pin!(gone);
+    poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending => gone.as_mut().poll(cx).map(|()| None),
+    })
+    .await
 }
 
 /// Costs no system call while the runtime knows that nothing came.

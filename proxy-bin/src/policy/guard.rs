@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use proxy_core::Special;
+use proxy_core::{Host, Special};
 
 use super::rule::Keyed;
 use super::{Person, Policy, Verdict};
@@ -29,6 +29,16 @@ impl Trust {
     }
 }
 
+impl Person {
+    fn is_trusted(&self) -> bool {
+        match self.trust {
+            Trust::Everybody => true,
+            Trust::Loopback => self.client.is_loopback(),
+            Trust::Nobody => false,
+        }
+    }
+}
+
 impl Policy {
     /// Whether `address` may be dialled: the very one, just before it is.
     ///
@@ -47,12 +57,9 @@ impl Policy {
         let Some(special) = Special::of(address) else {
             return Ok(());
         };
-        let trusted = match person.trust {
-            Trust::Everybody => true,
-            // To dial what is unspecified is a mistake, whoever asks for it.
-            Trust::Loopback => person.client.is_loopback() && special != Special::Unspecified,
-            Trust::Nobody => false,
-        };
+        // To dial what is unspecified is a mistake, whoever asks for it.
+        let may_be_meant = special != Special::Unspecified || person.trust == Trust::Everybody;
+        let trusted = person.is_trusted() && may_be_meant;
         match trusted || self.lifts(verdict, address) {
             true => Ok(()),
             false => Err(special),
@@ -71,18 +78,11 @@ impl Policy {
         verdict: &Verdict,
         name: &str,
     ) -> Result<(), Special> {
-        let own = name.trim_end_matches('.');
-        let last = own.rsplit('.').next().unwrap_or(own);
         let is_meant = || {
             let rule = verdict.rule.and_then(|rule| self.rule(rule));
             rule.is_some_and(|rule| !matches!(rule.names, Keyed::Any))
         };
-        let trusted = match person.trust {
-            Trust::Everybody => true,
-            Trust::Loopback => person.client.is_loopback(),
-            Trust::Nobody => false,
-        };
-        match last.eq_ignore_ascii_case("localhost") && !trusted && !is_meant() {
+        match Host::Name(name).is_localhost() && !person.is_trusted() && !is_meant() {
             true => Err(Special::Loopback),
             false => Ok(()),
         }

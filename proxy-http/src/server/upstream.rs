@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use proxy_core::{ConnectError, ConnectErrorKind, Gateway, HttpParent, Target, TargetBuf};
-use proxy_relay::{Deadline, Expired, Ticks};
+use proxy_relay::{Deadline, Expired, Ticks, unless};
 
-use super::wire::{unless, watch};
+use super::wire::watch;
 
 /// An origin connection and where it leads.
 pub(super) struct Sticky<U> {

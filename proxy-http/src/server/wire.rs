@@ -131,20 +131,6 @@ pub(super) async fn watch<T>(
     .await
 }
 
-/// Polls `work`, and gives `None` once `gone` is over.
-pub(super) async fn unless<T>(
-    gone: impl Future<Output = ()>,
-    work: impl Future<Output = T>,
-) -> Option<T> {
-    let mut work = pin!(work);
-    let mut gone = pin!(gone);
-    poll_fn(|cx| match work.as_mut().poll(cx) {
-        Poll::Ready(done) => Poll::Ready(Some(done)),
-        Poll::Pending => gone.as_mut().poll(cx).map(|()| None),
-    })
-    .await
-}
-
 /// Whether an upstream that should be silent has closed or spoken.
 pub(super) fn has_spoken<U: Transport>(upstream: &mut U, cx: &mut Context<'_>) -> bool {
     poll_read(upstream, cx, &mut [0]).is_ready()

@@ -100,20 +100,6 @@ pub(super) async fn unless_drained<T>(
     .await
 }
 
-/// Awaits `work`, or `None` once `gone` is over.
-pub(super) async fn unless<T>(
-    gone: impl Future<Output = ()>,
-    work: impl Future<Output = T>,
-) -> Option<T> {
-    let mut work = pin!(work);
-    let mut gone = pin!(gone);
-    poll_fn(|cx| match work.as_mut().poll(cx) {
-        Poll::Ready(done) => Poll::Ready(Some(done)),
-        Poll::Pending => gone.as_mut().poll(cx).map(|()| None),
-    })
-    .await
-}
-
 /// Reads through the thread's buffer, so that a client that sends nothing costs
 /// no memory.
 fn poll_through<S: Transport>(

@@ -10,7 +10,9 @@ use std::net::SocketAddr;
 
 use bytes::{Buf, Bytes};
 use proxy_core::{Ask, Gateway, Operation, Peer, TargetBuf};
-use proxy_relay::{Association, Deadline, Expired, Relay, RelayOptions, Socket, Transport, relay};
+use proxy_relay::{
+    Association, Deadline, Expired, Relay, RelayOptions, Socket, Transport, relay, unless,
+};
 
 use crate::wire::UNSPECIFIED;
 use crate::{Next, PendingReply, ReplyCode, ServerHandshake};
@@ -22,7 +24,7 @@ pub use error::ServeError;
 use associate::{Offer, WithDatagrams, WithoutDatagrams, Wrapped};
 use error::{Failure, Refusal};
 use exchange::Exchange;
-use link::{LINGER, Link, unless, unless_drained, within};
+use link::{LINGER, Link, unless_drained, within};
 
 /// A SOCKS4, 4a and 5 server around a [`Gateway`].
 ///
