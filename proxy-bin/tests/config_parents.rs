@@ -195,6 +195,21 @@ fn issuers_that_are_not_there() {
 }
 
 #[test]
+fn p29_half_a_login_on_the_command_line_is_not_repeated() {
+    for (option, url) in [
+        ("--via", "http://u:SEKRET"),
+        ("--via", "htp://u:SEKRET@h"),
+        ("--listen", "http://u:SEKRET"),
+        ("--listen", "http://u:SEKRET?auth=on"),
+        ("--listen", "http://127.0.0.1:1?via=http://u:SEKRET@h"),
+    ] {
+        let (status, said) = check("", &[option, url]);
+        assert_eq!(status, Some(2), "{said:?}");
+        assert!(!said.concat().contains("SEKRET"), "{said:?}");
+    }
+}
+
+#[test]
 fn p29_the_command_line_is_not_repeated_with_its_password() {
     let (status, said) = check("", &["--via", "http://user:hunter2@paris.example:x"]);
     assert_eq!(status, Some(2));

@@ -329,7 +329,7 @@ fn without_login(url: &str) -> String {
         None => url.to_owned(),
     };
     let Some((address, query)) = url.split_once('?') else {
-        return url;
+        return masked(&url).into_owned();
     };
     // Nor are those in parameters, where none belongs.
     let pairs = query.split('&').map(|pair| match pair.split_once('=') {
@@ -337,7 +337,7 @@ fn without_login(url: &str) -> String {
         None => masked(pair).into_owned(),
     });
     let pairs: Vec<String> = pairs.collect();
-    format!("{address}?{}", pairs.join("&"))
+    format!("{}?{}", masked(address), pairs.join("&"))
 }
 
 /// Where a login in `url` ends. An `@` behind a `=` is part of a file's name.

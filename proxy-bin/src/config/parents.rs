@@ -7,7 +7,7 @@ use proxy_core::{Target, TargetBuf};
 
 use super::check::check_file;
 use super::listener::percent_decoded;
-use super::problem::{Mismatch, Origin, Problem, Sourced, nearest, shown};
+use super::problem::{Mismatch, Origin, Problem, Sourced, masked, nearest, shown};
 use super::reader::Table;
 use super::value;
 
@@ -496,7 +496,8 @@ fn no_url(text: &str) -> Mismatch {
 /// The URL with the login made unreadable, be it written as it may.
 fn hidden(url: &str) -> String {
     let Some(end) = url.rfind('@') else {
-        return url.to_owned();
+        // Half a login, perhaps.
+        return masked(url).into_owned();
     };
     let start = url.find("://").map_or(0, |at| at + 3).min(end);
     format!("{}***{}", &url[..start], &url[end..])

@@ -168,24 +168,27 @@ pub(crate) fn masked(text: &str) -> Cow<'_, str> {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, path) = rest.split_at(end);
         return match authority.split_once(':') {
-            Some((name, port)) if !authority.contains('[') && !is_port(port) => {
+            Some((name, port)) if !is_address(authority) && !is_port(port) => {
                 format!("{scheme}://{name}:***{path}").into()
             }
             _ => text.into(),
         };
     }
-    let is_address = text
-        .bytes()
-        .all(|b| b.is_ascii_hexdigit() || b":./%[]".contains(&b));
     match text.split_once(':') {
         Some((name, rest)) if name.contains(char::is_alphabetic) => {
-            match is_address || is_port(rest) || name.contains(' ') {
+            match is_address(text) || is_port(rest) || name.contains(' ') {
                 true => text.into(),
                 false => format!("{name}:***").into(),
             }
         }
         _ => text.into(),
     }
+}
+
+/// Of what IP addresses are written with, be they right or wrong.
+fn is_address(text: &str) -> bool {
+    let fits = |b: u8| b.is_ascii_hexdigit() || b":./%[]".contains(&b);
+    text.bytes().all(fits)
 }
 
 fn is_port(text: &str) -> bool {
