@@ -411,6 +411,7 @@ mod tests {
                 operation,
                 target: self.address.into(),
                 via: None,
+                secure: false,
             }
         }
     }

@@ -29,6 +29,10 @@ pub struct Report<'a> {
     pub end: End,
     /// Why the target was not reached, if it was not.
     pub error: Option<ConnectError>,
+    /// A word for the rule or limit that a message broke, such as
+    /// `length-and-coding`; to go with an [`end`](Self::end) that says whose
+    /// message it was.
+    pub fault: Option<&'static str>,
 }
 
 impl<'a> Report<'a> {
@@ -44,6 +48,7 @@ impl<'a> Report<'a> {
             duration: Duration::ZERO,
             end,
             error: None,
+            fault: None,
         }
     }
 }

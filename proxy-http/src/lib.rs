@@ -69,4 +69,4 @@ pub use head::{
 pub use proxy_core::HeadLimits;
 pub use reply::Reply;
 #[cfg(feature = "serve")]
-pub use server::{Config, ServeError, Server};
+pub use server::{Config, Forwarded, ServeError, Server};

@@ -220,6 +220,7 @@ async fn ask(gateway: &Proxyd, question: &Question) -> Result<crate::upstream::U
         operation: question.asked.operation(),
         target,
         via: None,
+        secure: false,
     };
     let mut session = gateway.authorize(&client, &ask).await.map_err(denied)?;
     let connected = gateway.connect(&mut session, target).await;

@@ -55,6 +55,7 @@ impl<'b> Request<'b> {
                 Operation::Tunnel => self.head.get("via"),
                 _ => None,
             },
+            secure: false,
         })
     }
 }

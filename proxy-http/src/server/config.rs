@@ -19,9 +19,14 @@ use crate::head::is_token;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Config {
+    pub(super) body_bytes: Option<u64>,
+    pub(super) fetch_https: bool,
+    pub(super) forwarded: Forwarded,
     pub(super) limits: HeadLimits,
     pub(super) name: Option<Box<str>>,
     pub(super) realm: Box<str>,
+    pub(super) requests: Option<u32>,
+    pub(super) show_via: bool,
     pub(super) stop: Stop,
     /// A whole field value.
     pub(super) via: Option<Box<str>>,
@@ -31,9 +36,14 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            body_bytes: None,
+            fetch_https: false,
+            forwarded: Forwarded::default(),
             limits: HeadLimits::default(),
             name: Some("proxy".into()),
             realm: "proxy".into(),
+            requests: None,
+            show_via: false,
             stop: Stop::never(),
             via: None,
             pace: Pace::from(&Timeouts::default()),
@@ -42,6 +52,27 @@ impl Default for Config {
 }
 
 impl Config {
+    /// The longest request body in bytes, content only; no limit by default. A
+    /// longer one is refused with 413 as soon as that is known.
+    pub fn body_bytes(&mut self, most: impl Into<Option<u64>>) -> &mut Self {
+        self.body_bytes = most.into();
+        self
+    }
+
+    /// Whether requests for `https` URLs are fetched, over TLS that the gateway
+    /// makes ([`Ask::secure`](proxy_core::Ask::secure)); if not, the default, they
+    /// are refused with 501. They are never sent in clear.
+    pub fn fetch_https(&mut self, fetch: bool) -> &mut Self {
+        self.fetch_https = fetch;
+        self
+    }
+
+    /// What origins are told of the client's address; nothing by default.
+    pub fn forwarded(&mut self, forwarded: Forwarded) -> &mut Self {
+        self.forwarded = forwarded;
+        self
+    }
+
     /// How large heads of requests and responses may be.
     pub fn limits(&mut self, limits: HeadLimits) -> &mut Self {
         self.limits = limits;
@@ -61,6 +92,21 @@ impl Config {
     pub fn realm(&mut self, realm: &str) -> &mut Self {
         let plain = |c: &char| (' '..='~').contains(c) && !matches!(c, '"' | '\\');
         self.realm = realm.chars().filter(plain).collect();
+        self
+    }
+
+    /// The most requests on one client connection, which closes behind the last
+    /// of them; no limit by default.
+    pub fn requests(&mut self, most: impl Into<Option<u32>>) -> &mut Self {
+        self.requests = most.into();
+        self
+    }
+
+    /// Whether origins and clients see this proxy in `Via` too (RFC 9110 section
+    /// 7.6.3), and not only parents; `false` by default. It needs a
+    /// [`via`](Self::via) name.
+    pub fn show_via(&mut self, show: bool) -> &mut Self {
+        self.show_via = show;
         self
     }
 
@@ -93,6 +139,22 @@ impl Config {
     pub(super) fn via_name(&self) -> Option<&str> {
         self.via.as_deref()?.strip_prefix(VERSION)
     }
+}
+
+/// What a request on its way to the origin says about its client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Forwarded {
+    /// `Forwarded` (RFC 7239), with what was there before.
+    Append,
+    /// `X-Forwarded-For`, with what was there before.
+    AppendFor,
+    /// What the client wrote is passed on, nothing is added.
+    #[default]
+    Keep,
+    /// Neither: what the client wrote is taken out, `X-Real-IP`,
+    /// `X-Forwarded-Host`, `-Proto` and `-Port` as well.
+    Remove,
 }
 
 /// The protocol that requests were received with.

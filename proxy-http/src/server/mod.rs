@@ -15,7 +15,7 @@ mod wire;
 use proxy_core::{End, Gateway, Peer};
 use proxy_relay::Transport;
 
-pub use config::Config;
+pub use config::{Config, Forwarded};
 
 use crate::filter::Filter;
 use connection::{Outcome, converse, turn_away};
