@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use proxy_core::{ConnectError, ConnectErrorKind, FreeList, Host, Target};
 
-use crate::cause::Cause;
+use crate::cause::{Cause, Scarce};
 use crate::datagrams::{self, Picked};
 use crate::policy::{Act, Judgement, Person, Policy, Usual, Verdict};
 use crate::way::Way;
@@ -157,11 +157,18 @@ impl Errand {
 
     /// Why it came to nothing.
     pub(crate) fn failed(&self, error: ConnectError) -> Cause {
-        let known = match error.kind {
-            ConnectErrorKind::Forbidden => self.cause.get(),
-            _ => None,
-        };
+        let known = self.cause.get().filter(|cause| match error.kind {
+            ConnectErrorKind::Forbidden => true,
+            ConnectErrorKind::Exhausted => matches!(cause, Cause::Limit(_)),
+            _ => false,
+        });
         known.unwrap_or(Cause::Connect(error))
+    }
+
+    /// Remembers which limit was reached, for the log.
+    pub(crate) fn crowded_out(&self, scarce: Scarce) -> ConnectError {
+        self.cause.set(Some(Cause::Limit(scarce)));
+        ConnectError::origin(ConnectErrorKind::Exhausted)
     }
 
     /// Remembers why, for the log.

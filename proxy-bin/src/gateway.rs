@@ -10,7 +10,7 @@ use proxy_core::{
     Peer, Report, Shaping, Target, TargetBuf,
 };
 
-use crate::cause::Cause;
+use crate::cause::{Cause, Scarce};
 use crate::datagrams::{self, Picked};
 use crate::errand::{Boxed, Errand};
 use crate::log::Entry;
@@ -30,8 +30,8 @@ pub(crate) struct Proxyd {
     listener: usize,
     /// Who must be named; `None` asks nobody.
     users: Option<Arc<Door>>,
-    /// Everybody is told that the proxy is at its limit.
-    busy: bool,
+    /// Everybody is told that this limit is reached.
+    busy: Option<Scarce>,
     refused_datagrams: Throttle,
     outside: Rc<Outside>,
 }
@@ -49,23 +49,23 @@ impl Proxyd {
             service,
             listener,
             users,
-            busy: false,
+            busy: None,
             refused_datagrams: Throttle::default(),
             outside,
         }
     }
 
-    /// What requests are to show parents, so that those that come back are known.
+    /// What requests are to show, so that those that come back are known.
     pub(crate) fn name(&self) -> Option<&str> {
         self.outside.name()
     }
 
     /// The same listener once too many are connected.
-    pub(crate) fn busy(&self) -> Self {
+    pub(crate) fn busy(&self, limit: Scarce) -> Self {
         Self {
             service: self.service.clone(),
             users: self.users.clone(),
-            busy: true,
+            busy: Some(limit),
             refused_datagrams: Throttle::default(),
             outside: Rc::clone(&self.outside),
             ..*self
@@ -91,7 +91,7 @@ impl Proxyd {
         from: IpAddr,
         who: Option<Credentials<'_>>,
     ) -> Result<Option<Login>, Denial> {
-        if self.busy {
+        if self.busy.is_some() {
             return Err(Denial::Busy);
         }
         if !self.takes(from) {
@@ -163,6 +163,7 @@ impl Proxyd {
                     false => Cause::Stranger,
                 })
             }
+            (None, None) if report.end == End::Busy => self.busy.map(Cause::Limit),
             (None, None) => None,
         }
     }
@@ -370,6 +371,7 @@ impl Session {
 mod tests {
     use super::*;
     use crate::config::{Auth, Draft, Format, User};
+    use crate::idle::Idle;
     use crate::log::{AccessLog, Writer};
     use crate::outside::Means;
     use crate::own::OwnAddresses;
@@ -430,9 +432,11 @@ mod tests {
             parents: Parents::new(Ways::default(), &Timeouts::default()),
             associations: Associations::new(),
             own: OwnAddresses::new(own.iter().copied()),
+            egress: None,
+            idle: Idle::new(8, &config.limits),
             log,
         };
-        let outside = Rc::new(Outside::new(means, 8));
+        let outside = Rc::new(Outside::new(means));
         Proxyd::new(0, "test".to_owned(), None, outside)
     }
 
@@ -502,7 +506,7 @@ mod tests {
                 password: password.as_bytes(),
             })
         };
-        let busy = gateway.busy();
+        let busy = gateway.busy(Scarce::Connections);
         for (gateway, who, answer) in [
             (&gateway, None, Err(Denial::Challenge)),
             (&gateway, shown("wrong"), Err(Denial::Challenge)),

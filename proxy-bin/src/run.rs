@@ -14,6 +14,7 @@ use tokio::task::LocalSet;
 
 use crate::banner;
 use crate::config::{Access, Config};
+use crate::egress::Egress;
 use crate::gate::Limit;
 use crate::log::{Handle, Writer};
 use crate::name_files::NameFiles;
@@ -73,8 +74,12 @@ pub(crate) fn run(
         names: watches.names.service(),
         ways,
         door,
-        limit: config.connections.map(|most| Arc::new(Limit::new(most))),
-        idle: idle_connections(descriptors, config.workers),
+        limit: Arc::new(Limit::new(&config.limits)),
+        egress: Egress::new(&config.limits).map(Arc::new),
+        idle: match config.limits.idle_connections {
+            Some(most) => most,
+            None => idle_connections(descriptors, config.workers),
+        },
         stop: Stop::new(),
         phase,
         config: Arc::new(config),

@@ -14,6 +14,8 @@ use proxy_tls::TlsStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::egress::Permit;
+
 /// A connection and what a pool must know of it.
 ///
 /// Reads yield first what came behind a parent's answer; from then on a plain
@@ -31,6 +33,8 @@ struct More {
     ahead: BytesMut,
     parent: Option<Arc<HttpParent>>,
     lane: Lane,
+    /// Its place within the limits, which goes with it.
+    _permit: Option<Permit>,
 }
 
 enum Stream {
@@ -71,6 +75,13 @@ impl Upstream {
     /// target.
     pub(crate) fn set_parent(&mut self, parent: Arc<HttpParent>) {
         self.more.get_or_insert_default().parent = Some(parent);
+    }
+
+    /// Holds its place for as long as it lives.
+    pub(crate) fn set_permit(&mut self, permit: Option<Permit>) {
+        if permit.is_some() {
+            self.more.get_or_insert_default()._permit = permit;
+        }
     }
 
     /// Takes what was read already.
@@ -246,6 +257,11 @@ impl PoolKey {
             lane: upstream.lane(),
             target: target.into(),
         }
+    }
+
+    /// Whether these connections lead to `origin` and nowhere else.
+    pub(crate) fn leads_to(&self, origin: Target<'_>) -> bool {
+        self.target.as_target() == origin
     }
 
     /// Becomes the key of connections of this lane that lead to `target`, or,

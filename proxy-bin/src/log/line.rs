@@ -20,7 +20,7 @@ pub(crate) struct Entry<'a> {
     pub(crate) service: &'a str,
     /// Where the connection to the origin went.
     pub(crate) upstream: Option<SocketAddr>,
-    /// What exactly stood in its way, if the report does not tell.
+    /// What exactly stood in its way, if that is more than the report tells.
     pub(crate) cause: Option<&'a str>,
 }
 
@@ -71,7 +71,7 @@ fn write_text(out: &mut Vec<u8>, time: &str, entry: &Entry<'_>) {
     out.push(b' ');
     match (entry.cause, report.error) {
         (None, Some(error)) => infallible(write!(out, "{error}")),
-        (cause, _) => push_word(out, cause),
+        (cause, _) => push_word(out, cause.or(report.fault)),
     }
     out.push(b'\n');
 }
@@ -122,7 +122,7 @@ fn write_json(out: &mut Vec<u8>, time: &str, entry: &Entry<'_>) {
     out.extend_from_slice(b",\"error\":");
     match (entry.cause, report.error) {
         (None, Some(error)) => infallible(write!(out, "\"{error}\"")),
-        (cause, _) => push_json_string(out, cause),
+        (cause, _) => push_json_string(out, cause.or(report.fault)),
     }
     out.extend_from_slice(b"}\n");
 }

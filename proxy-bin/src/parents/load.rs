@@ -37,6 +37,7 @@ pub(crate) fn load(config: &Config) -> Result<Ways, Unloaded> {
     match (loader.mistakes.is_empty(), loader.failures.is_empty()) {
         (true, true) => Ok(Ways(Arc::new(Shared {
             name: format!("proxyd-{:016x}", RandomState::new().hash_one(())),
+            is_shown: config.http.via || !loader.chains.is_empty(),
             chains: loader.chains,
             groups,
         }))),
