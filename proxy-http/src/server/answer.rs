@@ -212,15 +212,14 @@ where
             client: &mut self.client,
             origin: &mut upstream.stream,
             parent: upstream.parent.as_deref(),
-            via: self.server.config.via.as_deref(),
+            config: &self.server.config,
             filter: &self.server.filter,
             session,
             head: request.head,
             early: request.early,
-            progress: self.server.config.pace.progress,
         };
         let deadline = &mut self.deadline;
-        deadline.set(parts.progress);
+        deadline.set(parts.config.pace.first_byte);
         let mut begun = false;
         poll_fn(|cx| {
             if let Some(stopper) = stopper

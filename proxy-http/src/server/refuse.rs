@@ -284,7 +284,7 @@ where
         if rest == 0 {
             return Ok(());
         }
-        self.deadline.set(self.server.config.pace.progress);
+        self.deadline.set(self.server.config.pace.body);
         let client = &mut self.client;
         let reading = poll_fn(|cx| poll_discard(client, cx, &mut rest));
         match watch(&mut self.deadline, reading).await {
@@ -318,7 +318,7 @@ fn failed(fault: Fault, status: u16) -> Reply<'static> {
         Fault::TimedOut(Waiting::Client) => {
             bad_request(status).cause("the request took too long to arrive")
         }
-        Fault::TimedOut(Waiting::Origin) => Reply::new(status)
+        Fault::TimedOut(Waiting::Answer | Waiting::Origin) => Reply::new(status)
             .error("http_response_timeout")
             .cause("no answer came in time"),
         Fault::TimedOut(Waiting::Writing) => Reply::new(status)
