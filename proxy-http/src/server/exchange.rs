@@ -41,6 +41,8 @@ pub(super) struct Parts<'x, S, U, F, Se> {
     pub(super) head: &'x RequestHead<'x, 'x>,
     /// Bytes that came in one piece with the head.
     pub(super) early: &'x [u8],
+    /// The client connection takes no further request.
+    pub(super) last: bool,
 }
 
 impl<S, U, F: Filter<Se>, Se> Parts<'_, S, U, F, Se> {
@@ -95,6 +97,8 @@ pub(super) enum Fault {
     Rejected(Direction, u16),
     /// Stopped from outside.
     Stopped(End),
+    /// The request body is longer than allowed.
+    TooLarge,
     /// Nothing moved for too long.
     TimedOut(Waiting),
     /// The origin broke off its answer.
@@ -201,11 +205,10 @@ impl Exchange {
             });
         }
         let mut moved = self.up.poll(cx, parts, &mut self.ahead)?;
-        let draining = !matches!(deadline.stop_state(), StopState::Running);
+        let last = parts.last || deadline.stop_state() != StopState::Running;
         let waiting = self.waiting(parts.early);
         // A client that is still sending may be cut off in what it sends next.
-        self.down.unwelcome =
-            draining || !self.up.is_done() || (self.client_finished && waiting == 0);
+        self.down.unwelcome = last || !self.up.is_done() || (self.client_finished && waiting == 0);
         let (active, ended) = self.down.poll(cx, parts)?;
         moved |= active;
         let awaited = self.awaited(parts.head);
@@ -295,6 +298,7 @@ impl Fault {
             Self::Rejected(Direction::Request, status) => Some(refusal(status, 403)),
             Self::Rejected(Direction::Response, status) => Some(refusal(status, 502)),
             Self::Stopped(_) => Some(503),
+            Self::TooLarge => Some(413),
             Self::TimedOut(Waiting::Client) => Some(408),
             Self::TimedOut(Waiting::Answer | Waiting::Origin | Waiting::Writing) => Some(504),
         }
@@ -310,10 +314,22 @@ impl Fault {
             Self::ParentLogin => End::ConnectFailed,
             Self::Rejected(..) => End::Forbidden,
             Self::Stopped(end) => end,
+            Self::TooLarge => End::Limit,
             Self::TimedOut(Waiting::Client) => End::ClientTimeout,
             Self::TimedOut(Waiting::Answer | Waiting::Origin) => End::OriginTimeout,
             Self::TimedOut(Waiting::Writing) => End::WriteStalled,
             Self::Truncated => End::Truncated,
+        }
+    }
+
+    /// The word for what was wrong with a message.
+    pub(super) fn word(self) -> Option<&'static str> {
+        match self {
+            Self::BadBody(error) | Self::BadAnswer(error) => Some(error.word()),
+            Self::BadHead(error) => Some(error.word()),
+            Self::Interim => Some("interim-answer"),
+            Self::TooLarge => Some(TOO_LARGE),
+            _ => None,
         }
     }
 }
@@ -329,6 +345,9 @@ fn refusal(status: u16, otherwise: u16) -> u16 {
         _ => otherwise,
     }
 }
+
+/// The word for a body beyond the limit.
+pub(super) const TOO_LARGE: &str = "body-too-large";
 
 /// The longest stretch of following requests taken in before their turn.
 const AHEAD: usize = 16 * 1024;

@@ -243,6 +243,11 @@ impl Upload {
         parts: &mut Parts<'_, S, U, F, Se>,
     ) -> Result<Extent, Fault> {
         let extent = self.framer.advance(bytes).map_err(Fault::BadBody)?;
+        if let Some(most) = parts.config.body_bytes
+            && self.framer.content().saturating_add(extent.opaque) > most
+        {
+            return Err(Fault::TooLarge);
+        }
         if extent.end {
             self.state = State::Done;
         }
