@@ -105,6 +105,39 @@ impl HeadError {
             _ => 400,
         }
     }
+
+    /// The word for logs: the name of the rule or limit.
+    ///
+    /// ```
+    /// assert_eq!(proxy_http::HeadError::LengthAndCoding.word(), "length-and-coding");
+    /// ```
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::BlankBeforeColon => "blank-before-colon",
+            Self::ConnectBody => "connect-body",
+            Self::ConnectionOptions => "connection-options",
+            Self::ContentLength => "content-length",
+            Self::Control => "control",
+            Self::Credentials => "credentials",
+            Self::Destination => "destination",
+            Self::FieldName => "field-name",
+            Self::Host => "host",
+            Self::LengthAndCoding => "length-and-coding",
+            Self::LineEnd => "line-end",
+            Self::Method => "method",
+            Self::ObsoleteFold => "obsolete-fold",
+            Self::RequestLine => "request-line",
+            Self::Scheme => "scheme",
+            Self::StatusLine => "status-line",
+            Self::Target => "target",
+            Self::TooLarge => "too-large",
+            Self::TooManyFields => "too-many-fields",
+            Self::TransferCoding => "transfer-coding",
+            Self::TransferEncoding => "transfer-encoding",
+            Self::UriTooLong => "uri-too-long",
+            Self::Version => "version",
+        }
+    }
 }
 
 /// Why a message body is refused. Nothing of the refused bytes may be
@@ -133,6 +166,20 @@ pub enum BodyError {
     /// The trailer section is too long.
     #[error("trailer section too large")]
     TrailerTooLarge,
+}
+
+impl BodyError {
+    /// The word for logs: the name of the rule or limit.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::ChunkEnd => "chunk-end",
+            Self::ChunkExtension => "chunk-extension",
+            Self::ChunkSize => "chunk-size",
+            Self::Trailer => "trailer",
+            Self::TrailerForbidden => "trailer-forbidden",
+            Self::TrailerTooLarge => "trailer-too-large",
+        }
+    }
 }
 
 /// Why a parent proxy did not open a tunnel.

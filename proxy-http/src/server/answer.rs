@@ -5,60 +5,19 @@ use std::task::Poll;
 
 use bytes::BytesMut;
 use proxy_core::{
-    Ask, ConnectError, ConnectErrorKind, Denial, End, Gateway, Operation, Peer, Report, Shaping,
-    Target,
+    Ask, ConnectError, ConnectErrorKind, Denial, End, Gateway, Operation, Report, Shaping, Target,
 };
 use proxy_relay::{Deadline, Expired, Transport, vanished};
-use tokio::time::Instant;
 
 use super::connection::{Connection, Known, Next};
 use super::exchange::{Exchange, Fault, Parts, Verdict};
 use super::refuse::Refusal;
+use super::request::{Asked, Request};
 use super::tunnel::{Early, Ledger, SWITCHED, Upgrade};
 use super::upstream::{Unconnected, connect};
 use super::wire::watch;
 use crate::filter::Filter;
-use crate::{HeadError, RequestHead, RequestTarget, auth};
-
-/// A request as it was read.
-#[derive(Clone, Copy)]
-pub(super) struct Request<'b> {
-    pub(super) head: &'b RequestHead<'b, 'b>,
-    /// Bytes that came in one piece with the head.
-    pub(super) early: &'b [u8],
-    pub(super) started: Instant,
-}
-
-impl<'b> Request<'b> {
-    /// What it asks for, and where.
-    fn ask(&self, peer: &'b Peer) -> Result<Ask<'b>, Refusal> {
-        let operation = match self.head.target() {
-            RequestTarget::Authority(_) => Operation::Tunnel,
-            RequestTarget::Absolute { scheme, .. } if !scheme.eq_ignore_ascii_case("http") => {
-                // Never in clear what was meant to be encrypted.
-                return Err(HeadError::Scheme.into());
-            }
-            RequestTarget::Absolute { .. } => Operation::Request {
-                method: self.head.method(),
-                path: self.head.path(),
-            },
-            // RFC 9112 section 3.2.2: a proxy is sent absolute targets.
-            RequestTarget::Asterisk | RequestTarget::Origin(_) => {
-                return Err(HeadError::Target.into());
-            }
-        };
-        Ok(Ask {
-            peer,
-            operation,
-            target: self.head.destination()?,
-            via: match operation {
-                Operation::Tunnel => self.head.get("via"),
-                _ => None,
-            },
-            secure: false,
-        })
-    }
-}
+use crate::{Framing, RequestHead, auth};
 
 impl<G, F, S> Connection<'_, G, F, S>
 where
@@ -77,21 +36,24 @@ where
         exchange: &mut Exchange,
     ) -> Next<G> {
         let peer = self.peer;
+        self.requests = self.requests.saturating_add(1);
         let ask = match request.ask(&peer) {
             Ok(ask) => ask,
             Err(refusal) => {
-                return Box::pin(self.refuse(request, exchange, None, None, refusal)).await;
+                let asked = request.head.into();
+                return Box::pin(self.refuse(request, exchange, asked, None, refusal)).await;
             }
         };
+        let asked = Asked::from(&ask);
         let via = self.server.config.via_name();
         if via.is_some_and(|via| request.head.came_through(via)) {
             let refusal = ConnectError::origin(ConnectErrorKind::Loop).into();
-            return Box::pin(self.refuse(request, exchange, Some(&ask), None, refusal)).await;
+            return Box::pin(self.refuse(request, exchange, asked, None, refusal)).await;
         }
         let mut session = match self.admit(request.head, &ask).await {
             Ok(session) => session,
             Err(refusal) => {
-                return Box::pin(self.refuse(request, exchange, Some(&ask), None, refusal)).await;
+                return Box::pin(self.refuse(request, exchange, asked, None, refusal)).await;
             }
         };
         let served = match ask.operation {
@@ -103,22 +65,21 @@ where
         };
         match served {
             Ok(()) => {}
-            Err(Unserved::Cut(end)) => {
-                self.finish(request, &ask, session, exchange, end);
-                return Next::End(end);
+            Err(Unserved::Cut(cut)) => {
+                self.finish(request, asked, session, exchange, cut);
+                return Next::End(cut.end);
             }
             Err(Unserved::Refused(refusal)) => {
                 let session = Some(session);
-                return Box::pin(self.refuse(request, exchange, Some(&ask), session, refusal))
-                    .await;
+                return Box::pin(self.refuse(request, exchange, asked, session, refusal)).await;
             }
         }
         if ask.operation == Operation::Tunnel || exchange.down.status == SWITCHED {
             return self.tunnel(request, &ask, session, exchange);
         }
-        self.finish(request, &ask, session, exchange, End::Completed);
+        self.finish(request, asked, session, exchange, End::Completed.into());
         if exchange.down.closing {
-            let unread = !exchange.up.is_done() || !exchange.ahead.is_empty();
+            let unread = !exchange.up.is_done() || !exchange.ahead.is_empty() || self.is_last();
             Box::pin(self.hang_up(unread)).await;
             return Next::End(End::Completed);
         }
@@ -178,6 +139,12 @@ where
         session: &mut G::Session,
         exchange: &mut Exchange,
     ) -> Result<(), Unserved> {
+        let most = self.server.config.body_bytes;
+        if let (Framing::Length(n), Some(most)) = (request.head.framing(), most)
+            && n > most
+        {
+            return Err(Unserved::Refused(Refusal::too_large()));
+        }
         let Shaping { stop, way, .. } = self.server.gateway.shaping(session);
         // The session's own ear for its stop token, if it has one.
         let mut stopper = (!stop.is_never()).then(|| Box::new(Deadline::follower(stop)));
@@ -205,6 +172,7 @@ where
         exchange: &mut Exchange,
         stopper: &mut Option<Box<Deadline>>,
     ) -> Verdict {
+        let last = self.is_last();
         let Some(upstream) = &mut self.upstream else {
             return Verdict::Failed(Fault::OriginGone);
         };
@@ -212,15 +180,15 @@ where
             client: &mut self.client,
             origin: &mut upstream.stream,
             parent: upstream.parent.as_deref(),
-            via: self.server.config.via.as_deref(),
+            config: &self.server.config,
             filter: &self.server.filter,
             session,
             head: request.head,
             early: request.early,
-            progress: self.server.config.pace.progress,
+            last,
         };
         let deadline = &mut self.deadline;
-        deadline.set(parts.progress);
+        deadline.set(parts.config.pace.first_byte);
         let mut begun = false;
         poll_fn(|cx| {
             if let Some(stopper) = stopper
@@ -254,7 +222,7 @@ where
             // Meant for a tunnel, it must not carry anybody's requests.
             self.upstream = None;
         }
-        said.map_err(Unserved::Cut)
+        said.map_err(|end| Unserved::Cut(end.into()))
     }
 
     /// Connects to `target`, in place of what was connected before. To be boxed,
@@ -278,9 +246,22 @@ where
 /// Why a request was not served.
 enum Unserved {
     /// It ends here; the client sees the cut.
-    Cut(End),
+    Cut(Cut),
     /// The client gets an answer.
     Refused(Refusal),
+}
+
+/// The reason for logs, and the word for what was wrong with a message.
+#[derive(Clone, Copy)]
+struct Cut {
+    end: End,
+    fault: Option<&'static str>,
+}
+
+impl From<End> for Cut {
+    fn from(end: End) -> Self {
+        Self { end, fault: None }
+    }
 }
 
 impl From<Unconnected> for Unserved {
@@ -288,7 +269,7 @@ impl From<Unconnected> for Unserved {
         match unconnected {
             Unconnected::Failed(error) => Self::Refused(error.into()),
             Unconnected::Stopped(expired) => Self::Refused(expired.into()),
-            Unconnected::Vanished => Self::Cut(End::ClientReset),
+            Unconnected::Vanished => Self::Cut(End::ClientReset.into()),
         }
     }
 }
@@ -343,7 +324,10 @@ where
             // An orderly end would make the answer look complete.
             self.client.abort();
         }
-        Unserved::Cut(fault.end())
+        Unserved::Cut(Cut {
+            end: fault.end(),
+            fault: fault.word(),
+        })
     }
 
     /// Everything a tunnel needs to outlive this conversation.
@@ -386,14 +370,14 @@ where
     fn finish(
         &self,
         request: &Request<'_>,
-        ask: &Ask<'_>,
+        asked: Asked<'_>,
         session: G::Session,
         exchange: &Exchange,
-        end: End,
+        cut: Cut,
     ) {
-        let mut report = Report::new(&self.peer, end);
-        report.operation = Some(ask.operation);
-        report.target = Some(ask.target);
+        let mut report = Report::new(&self.peer, cut.end);
+        report.fault = cut.fault;
+        asked.tell(&mut report);
         report.status = (exchange.down.status != 0).then_some(exchange.down.status);
         report.up = exchange.up.bytes();
         report.down = exchange.down.bytes();

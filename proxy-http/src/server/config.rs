@@ -3,6 +3,7 @@
 use proxy_core::{HeadLimits, Stop, Timeouts};
 use proxy_relay::{RelayOptions, Ticks};
 
+use super::exchange::Waiting;
 use crate::head::is_token;
 
 /// Settings of a [`Server`](super::Server); the default is safe on the open
@@ -163,17 +164,32 @@ const VERSION: &str = "1.1 ";
 /// The timeouts in the units of the hot path.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
+    pub(super) body: Ticks,
     pub(super) connect: Ticks,
+    pub(super) first_byte: Ticks,
     pub(super) head: Ticks,
     pub(super) keep_alive: Ticks,
     pub(super) progress: Ticks,
     pub(super) tunnel: RelayOptions,
 }
 
+impl Pace {
+    /// How long an exchange may wait for this.
+    pub(super) fn of(&self, waiting: Waiting) -> Ticks {
+        match waiting {
+            Waiting::Client => self.body,
+            Waiting::Origin => self.first_byte,
+            Waiting::Answer | Waiting::Writing => self.progress,
+        }
+    }
+}
+
 impl From<&Timeouts> for Pace {
     fn from(timeouts: &Timeouts) -> Self {
         Self {
+            body: timeouts.body.into(),
             connect: timeouts.connect.into(),
+            first_byte: timeouts.first_byte.into(),
             head: timeouts.head.into(),
             keep_alive: timeouts.keep_alive.into(),
             progress: timeouts.progress.into(),

@@ -10,9 +10,9 @@ use proxy_core::{End, Gateway, Peer, Status, StopState};
 use proxy_relay::{Deadline, Expired, Transport, lend};
 
 use super::Server;
-use super::answer::Request;
 use super::block::Block;
 use super::refuse::Refusal;
+use super::request::Request;
 use super::tunnel::{Early, Ledger, Tunnel};
 use super::upstream::Sticky;
 use super::wire::{has_spoken, poll_read};
@@ -96,6 +96,8 @@ pub(super) struct Connection<'s, G: Gateway, F, S> {
     pub(super) deadline: Deadline,
     pub(super) known: Option<Known<G::Identity>>,
     pub(super) upstream: Option<Sticky<G::Upstream>>,
+    /// How many requests have begun.
+    pub(super) requests: u32,
     /// Holds bytes of the next request, if some are here already.
     pub(super) block: Option<Box<Block>>,
 }
@@ -116,8 +118,16 @@ impl<'s, G: Gateway, F, S> Connection<'s, G, F, S> {
             deadline: Deadline::new(server.config.stop.clone()),
             known: None,
             upstream: None,
+            requests: 0,
             block: None,
         }
+    }
+
+    /// Whether no request is wanted behind the one at hand.
+    pub(super) fn is_last(&self) -> bool {
+        let most = self.server.config.requests;
+        most.is_some_and(|most| self.requests >= most)
+            || self.deadline.stop_state() != StopState::Running
     }
 }
 

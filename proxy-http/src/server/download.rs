@@ -121,14 +121,18 @@ impl Download {
         self.outbox.sent() + self.pumped
     }
 
-    /// The final answer was delivered in full.
-    pub(super) fn is_complete(&self) -> bool {
-        self.phase == Phase::Complete && !self.is_blocked()
-    }
-
     /// A byte of the final answer may have left for the client.
     pub(super) fn has_begun(&self) -> bool {
         self.begun
+    }
+
+    /// Some of the final answer is here, and some of it is not.
+    pub(super) fn is_under_way(&self) -> bool {
+        match self.phase {
+            Phase::Head => !self.partial.is_empty(),
+            Phase::Body => true,
+            Phase::Complete | Phase::Upgraded => false,
+        }
     }
 
     /// The origin has not sent a single byte.

@@ -7,6 +7,7 @@ mod connection;
 mod download;
 mod exchange;
 mod refuse;
+mod request;
 mod tunnel;
 mod upload;
 mod upstream;

@@ -7,13 +7,13 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use proxy_core::{Ask, ConnectError, ConnectErrorKind, Denial, End, Gateway, Report, StopState};
+use proxy_core::{ConnectError, ConnectErrorKind, Denial, End, Gateway, Report};
 use proxy_relay::{Expired, Transport, lend};
 
-use super::answer::Request;
 use super::config::Config;
 use super::connection::{Connection, Next};
-use super::exchange::{Exchange, Fault, Waiting};
+use super::exchange::{Exchange, Fault, TOO_LARGE, Waiting};
+use super::request::{Asked, Request, glimpse};
 use super::wire::{Outbox, poll_read, watch};
 use crate::filter::{Direction, Filter};
 use crate::{BodyFramer, Framing, HeadError, Persist, Reply, RequestHead, RequestKind, Version};
@@ -25,6 +25,8 @@ pub(super) struct Refusal {
     end: End,
     /// Why the target was not reached, if it was not.
     error: Option<ConnectError>,
+    /// What was wrong with a message, in a word.
+    fault: Option<&'static str>,
     /// Where the next request would begin is known.
     framed: bool,
 }
@@ -52,6 +54,7 @@ impl Refusal {
             reply: failed(fault, status),
             end: fault.end(),
             error,
+            fault: fault.word(),
             framed: !matches!(fault, Fault::BadBody(_) | Fault::ClientTruncated),
         }
     }
@@ -59,7 +62,18 @@ impl Refusal {
     /// The answer to what is no request at all.
     pub(super) fn bad_request() -> Self {
         let reply = bad_request(400).cause("not an HTTP request");
-        Self::unframed(reply, End::BadRequest)
+        Self {
+            fault: Some("not-http"),
+            ..Self::unframed(reply, End::BadRequest)
+        }
+    }
+
+    /// The answer to a request with a longer body than is allowed.
+    pub(super) fn too_large() -> Self {
+        Self {
+            fault: Some(TOO_LARGE),
+            ..Self::framed(too_large(), End::Limit)
+        }
     }
 
     /// The reason for logs.
@@ -72,6 +86,7 @@ impl Refusal {
             reply,
             end,
             error: None,
+            fault: None,
             framed: true,
         }
     }
@@ -81,6 +96,7 @@ impl Refusal {
             reply,
             end,
             error: None,
+            fault: None,
             framed: false,
         }
     }
@@ -102,7 +118,10 @@ impl Refusal {
 
 impl From<HeadError> for Refusal {
     fn from(error: HeadError) -> Self {
-        Self::unframed(Reply::bad_request(error), End::BadRequest)
+        Self {
+            fault: Some(error.word()),
+            ..Self::unframed(Reply::bad_request(error), End::BadRequest)
+        }
     }
 }
 
@@ -157,7 +176,7 @@ where
         &mut self,
         request: &Request<'_>,
         exchange: &mut Exchange,
-        ask: Option<&Ask<'_>>,
+        asked: Asked<'_>,
         session: Option<G::Session>,
         refusal: Refusal,
     ) -> Next<G> {
@@ -175,13 +194,13 @@ where
         let said = self.say(&out).await;
 
         let mut report = Report::new(&self.peer, said.err().unwrap_or(refusal.end));
-        report.operation = ask.map(|ask| ask.operation);
-        report.target = ask.map(|ask| ask.target);
+        asked.tell(&mut report);
         report.status = Some(refusal.reply.status());
         report.up = exchange.up.bytes();
         report.down = out.len() as u64;
         report.duration = request.started.elapsed();
         report.error = refusal.error;
+        report.fault = refusal.fault;
         let who = self.known.as_ref().map(|known| &known.identity);
         self.server.gateway.finished(who, session, &report);
 
@@ -211,6 +230,7 @@ where
         let mut report = Report::new(&self.peer, refusal.end);
         report.status = Some(refusal.reply.status());
         report.down = out.len() as u64;
+        report.fault = refusal.fault;
         self.finish_unread(report);
         if said.is_ok() {
             self.hang_up(true).await;
@@ -227,9 +247,16 @@ where
 
     /// Nobody is named: whoever sent it has not shown who they are.
     fn finish_unread(&self, mut report: Report<'_>) {
-        let started = self.block.as_ref().map(|block| block.started);
-        report.duration = started.map_or(Duration::ZERO, |started| started.elapsed());
-        self.server.gateway.finished(None, None, &report);
+        let Some(block) = &self.block else {
+            self.server.gateway.finished(None, None, &report);
+            return;
+        };
+        report.duration = block.started.elapsed();
+        glimpse(&block.input, |asked| {
+            let mut report = report;
+            asked.tell(&mut report);
+            self.server.gateway.finished(None, None, &report);
+        });
     }
 
     /// Writes `bytes` to the client, all of them.
@@ -284,7 +311,7 @@ where
         if rest == 0 {
             return Ok(());
         }
-        self.deadline.set(self.server.config.pace.progress);
+        self.deadline.set(self.server.config.pace.body);
         let client = &mut self.client;
         let reading = poll_fn(|cx| poll_discard(client, cx, &mut rest));
         match watch(&mut self.deadline, reading).await {
@@ -296,7 +323,7 @@ where
     }
 
     fn wants_more(&self, head: &RequestHead<'_, '_>) -> bool {
-        head.keep_alive() && self.deadline.stop_state() == StopState::Running
+        head.keep_alive() && !self.is_last()
     }
 }
 
@@ -315,10 +342,11 @@ fn failed(fault: Fault, status: u16) -> Reply<'static> {
         Fault::Rejected(Direction::Request, _) => Reply::new(status).error("http_request_denied"),
         Fault::Rejected(Direction::Response, _) => Reply::new(status),
         Fault::Stopped(_) => stopping(),
+        Fault::TooLarge => too_large(),
         Fault::TimedOut(Waiting::Client) => {
             bad_request(status).cause("the request took too long to arrive")
         }
-        Fault::TimedOut(Waiting::Origin) => Reply::new(status)
+        Fault::TimedOut(Waiting::Answer | Waiting::Origin) => Reply::new(status)
             .error("http_response_timeout")
             .cause("no answer came in time"),
         Fault::TimedOut(Waiting::Writing) => Reply::new(status)
@@ -334,6 +362,10 @@ fn bad_request(status: u16) -> Reply<'static> {
     Reply::new(status).error("http_request_error")
 }
 
+fn too_large() -> Reply<'static> {
+    bad_request(413).cause("the body is longer than this proxy allows")
+}
+
 fn stopping() -> Reply<'static> {
     Reply::denied(Denial::Busy).cause("the proxy ends this connection")
 }
@@ -345,7 +377,8 @@ fn unread_body(request: &Request<'_>, exchange: &mut Exchange) -> Option<u64> {
         return Some(0);
     }
     // Of a body that was sent in part nobody knows how much is still to come.
-    if exchange.up.bytes() > 0 || request.head.expects_continue() {
+    let begun = exchange.up.bytes() > 0 || exchange.up.consumed;
+    if begun || request.head.expects_continue() {
         return None;
     }
     if request.head.kind() == RequestKind::Connect {

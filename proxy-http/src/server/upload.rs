@@ -164,7 +164,12 @@ impl Upload {
         if let Some(login) = parts.parent.and_then(|p| p.authorization.as_deref()) {
             edit.show_login(login);
         }
-        if let Some(via) = parts.via.filter(|_| parts.parent.is_some()) {
+        if let Some(via) = parts
+            .config
+            .via
+            .as_deref()
+            .filter(|_| parts.parent.is_some())
+        {
             edit.show_via(via.as_bytes());
         }
         match parts.filter.request(parts.session, &mut edit) {
@@ -238,6 +243,11 @@ impl Upload {
         parts: &mut Parts<'_, S, U, F, Se>,
     ) -> Result<Extent, Fault> {
         let extent = self.framer.advance(bytes).map_err(Fault::BadBody)?;
+        if let Some(most) = parts.config.body_bytes
+            && self.framer.content().saturating_add(extent.opaque) > most
+        {
+            return Err(Fault::TooLarge);
+        }
         if extent.end {
             self.state = State::Done;
         }

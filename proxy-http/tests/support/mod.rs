@@ -33,6 +33,7 @@ pub struct Told {
     pub down: u64,
     pub end: End,
     pub error: Option<ConnectError>,
+    pub fault: Option<&'static str>,
 }
 
 /// Connects directly, keeps one idle upstream, notes what it is told.
@@ -131,6 +132,7 @@ impl Gateway for Direct {
             down: report.down,
             end: report.end,
             error: report.error,
+            fault: report.fault,
         });
     }
 }
