@@ -23,6 +23,8 @@ pub(crate) struct Errand {
     pub(crate) stick: u64,
     /// Not a tunnel.
     pub(crate) is_request: bool,
+    /// It is for an `https` URL.
+    pub(crate) secure: bool,
     /// The proxies that a tunnel came through.
     pub(crate) via: Option<Box<[u8]>>,
     /// An idle connection will do.
@@ -81,6 +83,17 @@ impl Errand {
     /// The way that was decided on; `None` if there is none, or not yet.
     pub(crate) fn way(&self) -> Option<Way> {
         self.verdict.and_then(|verdict| self.way_of(&verdict))
+    }
+
+    /// The number of that way for a driver; 0 if there is none.
+    pub(crate) fn way_number(&self) -> u64 {
+        self.way().map_or(0, |way| way.number(self.secure))
+    }
+
+    /// Whether an HTTP parent may be handed it as it is: in clear it would read
+    /// what is meant for the target alone.
+    pub(crate) fn suits_parents(&self) -> bool {
+        self.is_request && !self.secure
     }
 
     /// The way that a verdict orders; `None` if it forbids all.

@@ -20,7 +20,6 @@ use crate::sources::stick;
 use crate::throttle::Throttle;
 use crate::upstream::Upstream;
 use crate::users::{Door, Login};
-use crate::way::Way;
 
 /// The policy of one listener.
 #[derive(Debug)]
@@ -261,6 +260,7 @@ impl Gateway for Proxyd {
             usual: policy.usual(self.listener, user),
             stick: self.stick(from, user),
             is_request: matches!(ask.operation, Operation::Request { .. }),
+            secure: ask.secure,
             reuse: matches!(ask.operation, Operation::Request { .. }),
             via: ask.via.map(Box::from),
             picked: Picked::default(),
@@ -280,7 +280,7 @@ impl Gateway for Proxyd {
             return Err(Denial::Unroutable);
         }
         Ok(Session {
-            way: errand.way().map_or(0, Way::number),
+            way: errand.way_number(),
             errand: Boxed::new(errand),
             told: None,
         })
@@ -299,7 +299,7 @@ impl Gateway for Proxyd {
         let reached = self.outside.reach(errand, target).await;
         // Only once: after a failure a new one is sure to be alive.
         errand.reuse = false;
-        session.way = errand.way().map_or(0, Way::number);
+        session.way = errand.way_number();
         let wanted = asked || self.outside.log().is_on();
         session.told = wanted.then(|| {
             let upstream = reached.as_ref().ok();
@@ -432,6 +432,7 @@ mod tests {
             parents: Parents::new(Ways::default(), &Timeouts::default()),
             associations: Associations::new(),
             own: OwnAddresses::new(own.iter().copied()),
+            tls: None,
             egress: None,
             idle: Idle::new(8, &config.limits),
             log,

@@ -15,11 +15,12 @@ use crate::egress::{Egress, Permit};
 use crate::errand::Errand;
 use crate::idle::Idle;
 use crate::log::AccessLog;
+use crate::origin_tls::OriginTls;
 use crate::own::OwnAddresses;
 use crate::parents::{Parents, Wanted};
 use crate::policy::{Judgement, Policy, Verdict};
 use crate::sources::Sources;
-use crate::upstream::Upstream;
+use crate::upstream::{Lane, Upstream};
 use crate::way::Way;
 
 /// What all listeners of a worker share.
@@ -32,6 +33,7 @@ pub(crate) struct Outside {
     idle: RefCell<Idle>,
     associations: Associations,
     own: OwnAddresses,
+    tls: Option<OriginTls>,
     egress: Option<Arc<Egress>>,
     log: AccessLog,
 }
@@ -45,6 +47,9 @@ pub(crate) struct Means {
     pub(crate) parents: Parents,
     pub(crate) associations: Associations,
     pub(crate) own: OwnAddresses,
+    /// If `https` URLs are fetched.
+    pub(crate) tls: Option<OriginTls>,
+    /// If there are limits on connections towards outside.
     pub(crate) egress: Option<Arc<Egress>>,
     pub(crate) idle: Idle,
     pub(crate) log: AccessLog,
@@ -60,6 +65,7 @@ impl Outside {
             idle: RefCell::new(means.idle),
             associations: means.associations,
             own: means.own,
+            tls: means.tls,
             egress: means.egress,
             log: means.log,
         }
@@ -132,6 +138,7 @@ impl Outside {
         let parent = connected.upstream.parent().cloned();
         Ok(match parent {
             Some(parent) => connected.to_parent(parent),
+            None if errand.secure => connected.secured(),
             None => connected,
         })
     }
@@ -210,7 +217,7 @@ impl Outside {
         way: Way,
         target: Target<'_>,
     ) -> Result<Connected<Upstream>, ConnectError> {
-        let lane = way.lane(0);
+        let lane = way.lane(0, errand.secure);
         let judge = |address| self.judge(errand, way, target, address);
         if errand.reuse
             && let Some(idle) = self.idle.borrow_mut().take(lane, Some(target), None)
@@ -227,9 +234,8 @@ impl Outside {
             dialled => dialled?,
         };
         let mut upstream = Upstream::new(stream);
-        upstream.set_lane(lane);
         upstream.set_permit(permit);
-        Ok(Connected::fresh(upstream))
+        self.fresh(errand, lane, target, upstream).await
     }
 
     /// Reaches the target through parents, or for a request only the last of
@@ -243,14 +249,14 @@ impl Outside {
     ) -> Result<Connected<Upstream>, ConnectError> {
         errand.guard_unseen(&self.policy, target)?;
         let turn = self.parents.turn(parent);
+        let takes_requests = errand.suits_parents() && self.parents.takes_requests(turn);
         if errand.reuse {
-            let lane = way.lane(self.parents.lane(turn));
-            let whose = (!self.parents.takes_requests(turn)).then_some(target);
+            let lane = way.lane(self.parents.lane(turn), errand.secure);
+            let whose = (!takes_requests).then_some(target);
             if let Some(idle) = self.idle.borrow_mut().take(lane, whose, None) {
                 return Ok(Connected::reused(idle));
             }
         }
-        let takes_requests = errand.is_request && self.parents.takes_requests(turn);
         let permit = self
             .permit(errand, (!takes_requests).then_some(target))
             .await?;
@@ -258,7 +264,7 @@ impl Outside {
         let wanted = Wanted {
             client: errand.person.client(),
             target,
-            request: errand.is_request,
+            request: errand.suits_parents(),
             via: errand.via.as_deref(),
         };
         let exhausted = ConnectError::origin(ConnectErrorKind::Exhausted);
@@ -268,8 +274,27 @@ impl Outside {
             }
             reached => reached?,
         };
-        upstream.set_lane(way.lane(upstream.lane().chain));
         upstream.set_permit(permit);
+        let lane = way.lane(upstream.lane().chain, errand.secure);
+        self.fresh(errand, lane, target, upstream).await
+    }
+
+    /// A new connection on this lane; inside TLS where that is asked for.
+    async fn fresh(
+        &self,
+        errand: &Errand,
+        lane: Lane,
+        target: Target<'_>,
+        mut upstream: Upstream,
+    ) -> Result<Connected<Upstream>, ConnectError> {
+        if errand.secure {
+            let Some(tls) = &self.tls else {
+                // Servers do not ask then.
+                return Err(ConnectError::origin(ConnectErrorKind::Tls));
+            };
+            upstream = Box::pin(tls.connect(lane, target, upstream)).await?;
+        }
+        upstream.set_lane(lane);
         Ok(Connected::fresh(upstream))
     }
 

@@ -19,6 +19,7 @@ use crate::gate::Limit;
 use crate::log::{Handle, Writer};
 use crate::name_files::NameFiles;
 use crate::nofile;
+use crate::origin_tls::Trust;
 use crate::own::OwnAddresses;
 use crate::parents::Ways;
 use crate::plan::Plan;
@@ -40,6 +41,7 @@ pub(crate) fn run(
     config: Config,
     acceptors: Vec<Option<Acceptor>>,
     ways: Ways,
+    trust: Option<Trust>,
     users: Table,
 ) -> Result<(), Vec<String>> {
     let descriptors = nofile::raise();
@@ -73,6 +75,7 @@ pub(crate) fn run(
         policy: Arc::new(Policy::new(&config)),
         names: watches.names.service(),
         ways,
+        trust,
         door,
         limit: Arc::new(Limit::new(&config.limits)),
         egress: Egress::new(&config.limits).map(Arc::new),

@@ -1,4 +1,5 @@
-//! A connection towards a target: plain, or through parents and their TLS.
+//! A connection towards a target: plain, through parents and their TLS, inside
+//! TLS with the target.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -39,7 +40,7 @@ struct More {
 
 enum Stream {
     Tcp(TcpStream),
-    /// TLS with a parent, over whatever leads to it.
+    /// TLS with a parent or a target, over whatever leads to it.
     Tls(TlsStream<Upstream>),
 }
 
@@ -50,6 +51,15 @@ pub(crate) struct Lane {
     pub(crate) chain: u16,
     /// The source address it comes from, as policy counts them.
     pub(crate) source: u64,
+    /// It is TLS with the target itself.
+    pub(crate) secure: bool,
+}
+
+impl Lane {
+    /// Nearly all connections go the same way.
+    pub(crate) fn is_usual(self) -> bool {
+        self.chain == 0 && self.source == 0
+    }
 }
 
 impl Upstream {
@@ -314,6 +324,7 @@ mod tests {
         let lane = Lane {
             chain: 1,
             source: 2,
+            secure: false,
         };
         upstream.set_lane(lane);
         let target = Target::parse("a.example:80", None).expect("a target");
@@ -326,7 +337,16 @@ mod tests {
         key.set(lane, None);
         assert_eq!(PoolKey::of(&upstream, target), key);
         assert_eq!(PoolKey::of(&upstream, other), key);
-        key.set(Lane { chain: 2, ..lane }, None);
-        assert_ne!(PoolKey::of(&upstream, other), key);
+        for lane in [
+            Lane { chain: 2, ..lane },
+            Lane { source: 1, ..lane },
+            Lane {
+                secure: true,
+                ..lane
+            },
+        ] {
+            key.set(lane, None);
+            assert_ne!(PoolKey::of(&upstream, other), key);
+        }
     }
 }

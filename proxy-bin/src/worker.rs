@@ -23,6 +23,7 @@ use crate::gate::{Gate, Limit};
 use crate::gateway::Proxyd;
 use crate::idle::Idle;
 use crate::log::{self, AccessLog};
+use crate::origin_tls::{OriginTls, Trust};
 use crate::outside::{Means, Outside};
 use crate::own::OwnAddresses;
 use crate::parents::{Parents, Ways};
@@ -43,6 +44,8 @@ pub(crate) struct Shared {
     pub(crate) policy: Arc<Policy>,
     pub(crate) names: watch::Receiver<Arc<NameService>>,
     pub(crate) ways: Ways,
+    /// If `https` URLs are fetched.
+    pub(crate) trust: Option<Trust>,
     /// Where users show who they are, if a listener asks.
     pub(crate) door: Option<Arc<Door>>,
     pub(crate) limit: Arc<Limit>,
@@ -139,6 +142,7 @@ fn outside(shared: &Shared, log: AccessLog) -> io::Result<Outside> {
         parents: Parents::new(shared.ways.clone(), &config.timeouts),
         associations: shared.associations.clone(),
         own: shared.own.clone(),
+        tls: shared.trust.clone().map(OriginTls::new),
         egress: shared.egress.clone(),
         idle: Idle::new(shared.idle, &config.limits),
         log,

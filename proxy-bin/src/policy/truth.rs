@@ -184,6 +184,7 @@ async fn act(
         ),
         associations: Associations::new(),
         own: OwnAddresses::new(config.listeners.iter().map(|own| own.address)),
+        tls: None,
         egress: None,
         idle: Idle::new(8, &config.limits),
         log: AccessLog::off(),
