@@ -9,6 +9,8 @@ mod request;
 mod response;
 mod scan;
 mod target;
+#[cfg(feature = "serve")]
+mod way;
 
 pub use edit::{EditError, EditScript, HeadEdit};
 pub use field::Header;
