@@ -45,7 +45,7 @@ where
             }
         };
         let asked = Asked::from(&ask);
-        let via = self.server.config.via_name();
+        let via = self.server.config.via.as_deref();
         if via.is_some_and(|via| request.head.came_through(via)) {
             let refusal = ConnectError::origin(ConnectErrorKind::Loop).into();
             return Box::pin(self.refuse(request, exchange, asked, None, refusal)).await;
@@ -180,6 +180,7 @@ where
             client: &mut self.client,
             origin: &mut upstream.stream,
             parent: upstream.parent.as_deref(),
+            client_address: self.peer.remote.ip(),
             config: &self.server.config,
             filter: &self.server.filter,
             session,

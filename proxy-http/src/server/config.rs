@@ -29,7 +29,6 @@ pub struct Config {
     pub(super) requests: Option<u32>,
     pub(super) show_via: bool,
     pub(super) stop: Stop,
-    /// A whole field value.
     pub(super) via: Option<Box<str>>,
     pub(super) pace: Pace,
 }
@@ -118,13 +117,14 @@ impl Config {
     }
 
     /// The name of this very proxy in the `Via` of requests handed to a parent
-    /// (RFC 9110 section 7.6.3); none by default, and none if it is no token.
-    /// A request that comes back with it goes round in circles and is answered
+    /// (RFC 9110 section 7.6.3), and of other messages if they are to
+    /// [show](Self::show_via) it; none by default, and none if it is no token. A
+    /// request that comes back with it goes round in circles and is answered
     /// with 508, so no other proxy may have it: make it random.
     pub fn via<'n>(&mut self, name: impl Into<Option<&'n str>>) -> &mut Self {
         let token = |name: &&str| !name.is_empty() && name.bytes().all(is_token);
         let name = name.into().filter(token);
-        self.via = name.map(|name| [VERSION, name].concat().into());
+        self.via = name.map(Box::from);
         self
     }
 
@@ -136,9 +136,9 @@ impl Config {
 }
 
 impl Config {
-    /// This proxy's name for parents.
-    pub(super) fn via_name(&self) -> Option<&str> {
-        self.via.as_deref()?.strip_prefix(VERSION)
+    /// This proxy's name for the next hop, if that is to see it.
+    pub(super) fn via_towards(&self, parent: bool) -> Option<&str> {
+        self.via.as_deref().filter(|_| parent || self.show_via)
     }
 }
 
@@ -157,9 +157,6 @@ pub enum Forwarded {
     /// `X-Forwarded-Host`, `-Proto` and `-Port` as well.
     Remove,
 }
-
-/// The protocol that requests were received with.
-const VERSION: &str = "1.1 ";
 
 /// The timeouts in the units of the hot path.
 #[derive(Clone, Debug)]

@@ -285,6 +285,9 @@ impl Download {
             persist: Persist::Default,
             upgrade,
         });
+        if let Some(via) = parts.config.via_towards(false) {
+            edit.show_via(via);
+        }
         if edit.is_unchanged() {
             return self.send(cx, parts, own, &[]);
         }
@@ -351,6 +354,9 @@ impl Download {
         if parts.head.version() == Version::Http10 && head.get("transfer-encoding").is_some() {
             // RFC 9112 section 6.1: none for HTTP/1.0, not even in answer to HEAD.
             edit.reframe(Framing::UntilClose);
+        }
+        if let Some(via) = parts.config.via_towards(false) {
+            edit.show_via(via);
         }
         match parts.filter.response(parts.session, &mut edit) {
             Flow::Reject(status) => return Err(Fault::Rejected(Direction::Response, status)),

@@ -1,5 +1,6 @@
 //! One request and its answer: both directions, polled together.
 
+use std::net::IpAddr;
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
@@ -35,6 +36,7 @@ pub(super) struct Parts<'x, S, U, F, Se> {
     pub(super) origin: &'x mut U,
     /// The HTTP proxy that the origin is reached through.
     pub(super) parent: Option<&'x HttpParent>,
+    pub(super) client_address: IpAddr,
     pub(super) config: &'x Config,
     pub(super) filter: &'x F,
     pub(super) session: &'x mut Se,

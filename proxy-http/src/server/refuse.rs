@@ -15,6 +15,7 @@ use super::connection::{Connection, Next};
 use super::exchange::{Exchange, Fault, TOO_LARGE, Waiting};
 use super::request::{Asked, Request, glimpse};
 use super::wire::{Outbox, poll_read, watch};
+use crate::accept::prefers_html;
 use crate::filter::{Direction, Filter};
 use crate::{BodyFramer, Framing, HeadError, Persist, Reply, RequestHead, RequestKind, Version};
 
@@ -101,11 +102,18 @@ impl Refusal {
         }
     }
 
-    fn encode(&self, config: &Config, persist: Persist, kind: RequestKind, out: &mut BytesMut) {
+    fn encode(
+        &self,
+        config: &Config,
+        persist: Persist,
+        head: Option<&RequestHead<'_, '_>>,
+        out: &mut BytesMut,
+    ) {
         let mut reply = self
             .reply
             .persist(persist)
-            .head_only(kind == RequestKind::Head);
+            .head_only(head.is_some_and(|head| head.kind() == RequestKind::Head))
+            .html(head.is_some_and(prefers_html));
         if let Some(name) = &config.name {
             reply = reply.proxy(name);
         }
@@ -190,7 +198,7 @@ where
             (Some(_), Version::Http10) => Persist::KeepAlive,
             (Some(_), Version::Http11) => Persist::Default,
         };
-        refusal.encode(&self.server.config, persist, request.head.kind(), &mut out);
+        refusal.encode(&self.server.config, persist, Some(request.head), &mut out);
         let said = self.say(&out).await;
 
         let mut report = Report::new(&self.peer, said.err().unwrap_or(refusal.end));
@@ -220,12 +228,7 @@ where
     /// Answers what could not be read as a request.
     pub(super) async fn refuse_unread(&mut self, refusal: Refusal) -> Next<G> {
         let mut out = BytesMut::new();
-        refusal.encode(
-            &self.server.config,
-            Persist::Close,
-            RequestKind::Other,
-            &mut out,
-        );
+        refusal.encode(&self.server.config, Persist::Close, None, &mut out);
         let said = self.say(&out).await;
         let mut report = Report::new(&self.peer, refusal.end);
         report.status = Some(refusal.reply.status());

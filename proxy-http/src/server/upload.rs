@@ -164,14 +164,10 @@ impl Upload {
         if let Some(login) = parts.parent.and_then(|p| p.authorization.as_deref()) {
             edit.show_login(login);
         }
-        if let Some(via) = parts
-            .config
-            .via
-            .as_deref()
-            .filter(|_| parts.parent.is_some())
-        {
-            edit.show_via(via.as_bytes());
+        if let Some(via) = parts.config.via_towards(parts.parent.is_some()) {
+            edit.show_via(via);
         }
+        edit.show_client(parts.client_address, parts.config.forwarded);
         match parts.filter.request(parts.session, &mut edit) {
             Flow::Reject(status) => return Err(Fault::Rejected(Direction::Request, status)),
             flow => self.inspect = flow == Flow::Inspect,
