@@ -97,6 +97,11 @@ impl Egress {
             .map_err(|_| scarce)
     }
 
+    /// Whether nobody waits for a place that an unused connection would keep.
+    pub(crate) fn has_room(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) == 0
+    }
+
     /// Hears what the workers are asked for.
     pub(crate) fn calls(&self) -> broadcast::Receiver<Call> {
         self.calls.subscribe()
@@ -123,7 +128,7 @@ impl Drop for Permit {
         if let Some(all) = &egress.all {
             all.give();
         }
-        if egress.waiting.load(Ordering::Relaxed) > 0 {
+        if !egress.has_room() {
             egress.freed.notify_waiters();
         }
     }

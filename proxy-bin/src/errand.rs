@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
+use std::time::Duration;
 
 use proxy_core::{ConnectError, ConnectErrorKind, FreeList, Host, Target};
 
@@ -29,6 +30,8 @@ pub(crate) struct Errand {
     pub(crate) via: Option<Box<[u8]>>,
     /// An idle connection will do.
     pub(crate) reuse: bool,
+    /// If it has not lain idle for longer than this.
+    pub(crate) within: Option<Duration>,
     /// Where its datagrams go out from.
     pub(crate) picked: Picked,
     /// What stood in the way last.

@@ -13,6 +13,7 @@ use proxy_core::{
 use crate::cause::{Cause, Scarce};
 use crate::datagrams::{self, Picked};
 use crate::errand::{Boxed, Errand};
+use crate::idle;
 use crate::log::Entry;
 use crate::outside::Outside;
 use crate::policy::{Judgement, Verdict};
@@ -262,6 +263,7 @@ impl Gateway for Proxyd {
             is_request: matches!(ask.operation, Operation::Request { .. }),
             secure: ask.secure,
             reuse: matches!(ask.operation, Operation::Request { .. }),
+            within: idle::within(&ask.operation),
             via: ask.via.map(Box::from),
             picked: Picked::default(),
             cause: Cell::new(None),

@@ -107,7 +107,9 @@ impl Outside {
 
     /// Keeps a connection for another request.
     pub(crate) fn recycle(&self, target: Target<'_>, upstream: Upstream) {
-        self.idle.borrow_mut().give(target, upstream);
+        if self.egress.as_ref().is_none_or(|egress| egress.has_room()) {
+            self.idle.borrow_mut().give(target, upstream);
+        }
     }
 
     /// Closes the connection that has lain idle for longest, of those to `origin`
@@ -220,7 +222,7 @@ impl Outside {
         let lane = way.lane(0, errand.secure);
         let judge = |address| self.judge(errand, way, target, address);
         if errand.reuse
-            && let Some(idle) = self.idle.borrow_mut().take(lane, Some(target), None)
+            && let Some(idle) = self.idle.borrow_mut().take(lane, Some(target), errand.within)
             // It may have been opened for somebody else.
             && idle.peer_addr().is_ok_and(|address| judge(address).is_ok())
         {
@@ -253,7 +255,7 @@ impl Outside {
         if errand.reuse {
             let lane = way.lane(self.parents.lane(turn), errand.secure);
             let whose = (!takes_requests).then_some(target);
-            if let Some(idle) = self.idle.borrow_mut().take(lane, whose, None) {
+            if let Some(idle) = self.idle.borrow_mut().take(lane, whose, errand.within) {
                 return Ok(Connected::reused(idle));
             }
         }
