@@ -52,6 +52,10 @@ pub enum HeadError {
     /// A line that does not end in CRLF (RFC 9112 section 2.2).
     #[error("line not ended by CRLF")]
     LineEnd,
+    /// `Max-Forwards` is not one plain decimal number (RFC 9110 section 7.6.2):
+    /// where the request would end is for nobody to guess.
+    #[error("invalid or repeated max forwards")]
+    MaxForwards,
     /// The method is longer than any method known.
     #[error("method not implemented")]
     Method,
@@ -77,6 +81,9 @@ pub enum HeadError {
     /// The head has more fields than the limit.
     #[error("too many fields")]
     TooManyFields,
+    /// A TRACE with a body (RFC 9110 section 9.3.8).
+    #[error("TRACE with a body")]
+    TraceBody,
     /// A transfer coding other than `chunked` (RFC 9112 section 6.1).
     #[error("transfer coding not implemented")]
     TransferCoding,
@@ -124,6 +131,7 @@ impl HeadError {
             Self::Host => "host",
             Self::LengthAndCoding => "length-and-coding",
             Self::LineEnd => "line-end",
+            Self::MaxForwards => "max-forwards",
             Self::Method => "method",
             Self::ObsoleteFold => "obsolete-fold",
             Self::RequestLine => "request-line",
@@ -132,6 +140,7 @@ impl HeadError {
             Self::Target => "target",
             Self::TooLarge => "too-large",
             Self::TooManyFields => "too-many-fields",
+            Self::TraceBody => "trace-body",
             Self::TransferCoding => "transfer-coding",
             Self::TransferEncoding => "transfer-encoding",
             Self::UriTooLong => "uri-too-long",

@@ -196,11 +196,7 @@ impl<'a> Reply<'a> {
     }
 
     fn encode_fields(&self, out: &mut BytesMut) {
-        match self.persist {
-            Persist::Close => out.put_slice(b"Connection: close\r\n"),
-            Persist::Default => {}
-            Persist::KeepAlive => out.put_slice(b"Connection: keep-alive\r\n"),
-        }
+        self.persist.encode(out);
         if let Some(realm) = self.realm {
             out.put_slice(b"Proxy-Authenticate: Basic realm=\"");
             put_quoted(out, realm);
@@ -210,6 +206,17 @@ impl<'a> Reply<'a> {
             && is_sf_token(name)
         {
             put(out, &["Proxy-Status: ", name, "; error=", error, "\r\n"]);
+        }
+    }
+}
+
+impl Persist {
+    /// Appends the field that says it, if there is one.
+    pub(crate) fn encode(self, out: &mut BytesMut) {
+        match self {
+            Self::Close => out.put_slice(b"Connection: close\r\n"),
+            Self::Default => {}
+            Self::KeepAlive => out.put_slice(b"Connection: keep-alive\r\n"),
         }
     }
 }

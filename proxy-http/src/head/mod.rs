@@ -9,6 +9,7 @@ mod request;
 mod response;
 mod scan;
 mod target;
+mod upgrade;
 #[cfg(feature = "serve")]
 mod way;
 

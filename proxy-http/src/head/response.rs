@@ -107,6 +107,12 @@ impl<'p, 'b> ResponseHead<'p, 'b> {
         self.status() < 200 && self.status() != 101
     }
 
+    /// Whether it switches to another version of HTTP.
+    #[cfg(feature = "serve")]
+    pub(crate) fn switches_http(&self) -> bool {
+        self.table.names_http(self.bytes)
+    }
+
     /// The version.
     pub fn version(&self) -> Version {
         self.table.version

@@ -5,7 +5,7 @@ use std::task::Poll;
 
 use bytes::BytesMut;
 use proxy_core::{
-    Ask, ConnectError, ConnectErrorKind, Denial, End, Gateway, Operation, Report, Shaping, Target,
+    Ask, ConnectError, ConnectErrorKind, Denial, End, Gateway, Operation, Report, Shaping,
 };
 use proxy_relay::{Deadline, Expired, Transport, vanished};
 
@@ -37,11 +37,10 @@ where
     ) -> Next<G> {
         let peer = self.peer;
         self.requests = self.requests.saturating_add(1);
-        let ask = match request.ask(&peer) {
+        let ask = match request.ask(&peer, self.server.config.fetch_https) {
             Ok(ask) => ask,
             Err(refusal) => {
-                let asked = request.head.into();
-                return Box::pin(self.refuse(request, exchange, asked, None, refusal)).await;
+                return Box::pin(self.answer_unasked(request, exchange, refusal)).await;
             }
         };
         let asked = Asked::from(&ask);
@@ -57,11 +56,9 @@ where
             }
         };
         let served = match ask.operation {
-            Operation::Tunnel => Box::pin(self.open_tunnel(ask.target, &mut session)).await,
-            _ => {
-                self.forward(request, ask.target, &mut session, exchange)
-                    .await
-            }
+            Operation::Tunnel => Box::pin(self.open_tunnel(&ask, &mut session)).await,
+            _ if request.ends_here() => Err(Unserved::Refused(Refusal::own(request.head))),
+            _ => self.forward(request, &ask, &mut session, exchange).await,
         };
         match served {
             Ok(()) => {}
@@ -86,12 +83,43 @@ where
         Next::Again
     }
 
+    /// Answers a request that there is nothing to ask policy about.
+    async fn answer_unasked(
+        &mut self,
+        request: &Request<'_>,
+        exchange: &mut Exchange,
+        mut refusal: Refusal,
+    ) -> Next<G> {
+        if refusal.is_own()
+            && let Err(other) = self.identify(request.head).await
+        {
+            refusal = other;
+        }
+        let asked = request.head.into();
+        self.refuse(request, exchange, asked, None, refusal).await
+    }
+
     /// Asks policy: who is this, and may they?
     async fn admit(
         &mut self,
         head: &RequestHead<'_, '_>,
         ask: &Ask<'_>,
     ) -> Result<G::Session, Refusal> {
+        self.identify(head).await?;
+        let Some(known) = &self.known else {
+            return Err(Denial::Challenge.into());
+        };
+        let asking = self.server.gateway.authorize(&known.identity, ask);
+        let allowed = watch(&mut self.deadline, asking).await?;
+        if let Err(Denial::Challenge) = allowed {
+            // The same credentials, shown again, are to be judged anew.
+            self.known = None;
+        }
+        Ok(allowed?)
+    }
+
+    /// Asks policy who this is, unless the last request has shown the same.
+    async fn identify(&mut self, head: &RequestHead<'_, '_>) -> Result<(), Refusal> {
         let shown = head.proxy_authorization();
         if self
             .known
@@ -104,16 +132,7 @@ where
             self.unlink();
             self.known = Some(Box::pin(self.authenticate(head)).await?);
         }
-        let Some(known) = &self.known else {
-            return Err(Denial::Challenge.into());
-        };
-        let asking = self.server.gateway.authorize(&known.identity, ask);
-        let allowed = watch(&mut self.deadline, asking).await?;
-        if let Err(Denial::Challenge) = allowed {
-            // The same credentials, shown again, are to be judged anew.
-            self.known = None;
-        }
-        Ok(allowed?)
+        Ok(())
     }
 
     /// Happens once for each credentials shown.
@@ -135,7 +154,7 @@ where
     async fn forward(
         &mut self,
         request: &Request<'_>,
-        target: Target<'_>,
+        ask: &Ask<'_>,
         session: &mut G::Session,
         exchange: &mut Exchange,
     ) -> Result<(), Unserved> {
@@ -149,8 +168,8 @@ where
         // The session's own ear for its stop token, if it has one.
         let mut stopper = (!stop.is_never()).then(|| Box::new(Deadline::follower(stop)));
         loop {
-            if !self.is_linked_to(target, way) {
-                Box::pin(self.link(target, session)).await?;
+            if !self.is_linked_to(ask, way) {
+                Box::pin(self.link(ask, session)).await?;
             }
             let verdict = self
                 .exchange(request, session, exchange, &mut stopper)
@@ -212,10 +231,10 @@ where
     /// follows is the tunnel (RFC 9110 section 9.3.6).
     async fn open_tunnel(
         &mut self,
-        target: Target<'_>,
+        ask: &Ask<'_>,
         session: &mut G::Session,
     ) -> Result<(), Unserved> {
-        self.link(target, session).await?;
+        self.link(ask, session).await?;
         let said = self
             .say(b"HTTP/1.1 200 Connection established\r\n\r\n")
             .await;
@@ -226,9 +245,9 @@ where
         said.map_err(|end| Unserved::Cut(end.into()))
     }
 
-    /// Connects to `target`, in place of what was connected before. To be boxed,
+    /// Connects to the target, in place of what was connected before. To be boxed,
     /// as dialling is rare and large.
-    async fn link(&mut self, target: Target<'_>, session: &mut G::Session) -> Result<(), Unserved> {
+    async fn link(&mut self, ask: &Ask<'_>, session: &mut G::Session) -> Result<(), Unserved> {
         self.unlink();
         let server = self.server;
         let connecting = connect(
@@ -236,7 +255,7 @@ where
             &mut self.deadline,
             server.config.pace.connect,
             session,
-            target,
+            ask,
             vanished(&self.client),
         );
         self.upstream = Some(connecting.await?);
@@ -270,6 +289,7 @@ impl From<Unconnected> for Unserved {
         match unconnected {
             Unconnected::Failed(error) => Self::Refused(error.into()),
             Unconnected::Stopped(expired) => Self::Refused(expired.into()),
+            Unconnected::Unfit => Self::Refused(Refusal::unfit()),
             Unconnected::Vanished => Self::Cut(End::ClientReset.into()),
         }
     }
@@ -282,9 +302,9 @@ where
     G::Upstream: Transport,
 {
     /// Whether the connection of the last request serves this one too.
-    fn is_linked_to(&self, target: Target<'_>, way: u64) -> bool {
+    fn is_linked_to(&self, ask: &Ask<'_>, way: u64) -> bool {
         let upstream = self.upstream.as_ref();
-        upstream.is_some_and(|sticky| sticky.leads_to(target, way))
+        upstream.is_some_and(|sticky| sticky.leads_to(ask, way))
     }
 
     /// Gives the connection of the last request back to the gateway.

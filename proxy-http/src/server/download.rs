@@ -264,7 +264,7 @@ impl Download {
     ) -> Result<(), Fault> {
         let upgrade = head.status() == 101;
         if upgrade {
-            if parts.head.upgrade().is_none() {
+            if !parts.head.passes_upgrade() || head.switches_http() {
                 return Err(Fault::Interim);
             }
             self.status = 101;

@@ -6,6 +6,7 @@ mod config;
 mod connection;
 mod download;
 mod exchange;
+mod own;
 mod refuse;
 mod request;
 mod tunnel;

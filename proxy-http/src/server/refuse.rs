@@ -13,6 +13,7 @@ use proxy_relay::{Expired, Transport, lend};
 use super::config::Config;
 use super::connection::{Connection, Next};
 use super::exchange::{Exchange, Fault, TOO_LARGE, Waiting};
+use super::own::Own;
 use super::request::{Asked, Request, glimpse};
 use super::wire::{Outbox, poll_read, watch};
 use crate::accept::prefers_html;
@@ -23,6 +24,8 @@ use crate::{BodyFramer, Framing, HeadError, Persist, Reply, RequestHead, Request
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refusal {
     reply: Reply<'static>,
+    /// In place of the reply.
+    own: Option<Own>,
     end: End,
     /// Why the target was not reached, if it was not.
     error: Option<ConnectError>,
@@ -53,6 +56,7 @@ impl Refusal {
         };
         Self {
             reply: failed(fault, status),
+            own: None,
             end: fault.end(),
             error,
             fault: fault.word(),
@@ -77,6 +81,30 @@ impl Refusal {
         }
     }
 
+    /// The answer to a request that ends at this proxy.
+    pub(super) fn own(head: &RequestHead<'_, '_>) -> Self {
+        Self {
+            own: Some(Own::to(head)),
+            ..Self::framed(Reply::new(200), End::Completed)
+        }
+    }
+
+    /// Whether it is no refusal but an answer for those who may ask.
+    pub(super) fn is_own(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// The answer when what the gateway connected is in clear and should not be,
+    /// or the other way round.
+    pub(super) fn unfit() -> Self {
+        let error = ConnectError::origin(ConnectErrorKind::Tls);
+        let cause = "there is no connection of the kind that the URL asks for";
+        Self {
+            reply: Reply::connect_failed(error).cause(cause),
+            ..error.into()
+        }
+    }
+
     /// The reason for logs.
     pub(super) fn end(&self) -> End {
         self.end
@@ -85,6 +113,7 @@ impl Refusal {
     fn framed(reply: Reply<'static>, end: End) -> Self {
         Self {
             reply,
+            own: None,
             end,
             error: None,
             fault: None,
@@ -95,6 +124,7 @@ impl Refusal {
     fn unframed(reply: Reply<'static>, end: End) -> Self {
         Self {
             reply,
+            own: None,
             end,
             error: None,
             fault: None,
@@ -109,6 +139,9 @@ impl Refusal {
         head: Option<&RequestHead<'_, '_>>,
         out: &mut BytesMut,
     ) {
+        if let (Some(own), Some(head)) = (self.own, head) {
+            return own.encode(head, persist, out);
+        }
         let mut reply = self
             .reply
             .persist(persist)

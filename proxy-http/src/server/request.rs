@@ -17,20 +17,17 @@ pub(super) struct Request<'b> {
 
 impl<'b> Request<'b> {
     /// What it asks for, and where.
-    pub(super) fn ask(&self, peer: &'b Peer) -> Result<Ask<'b>, Refusal> {
+    pub(super) fn ask(&self, peer: &'b Peer, fetch_https: bool) -> Result<Ask<'b>, Refusal> {
         let operation = operation(self.head);
-        match self.head.target() {
-            RequestTarget::Authority(_) => {}
-            RequestTarget::Absolute { scheme, .. } if !scheme.eq_ignore_ascii_case("http") => {
-                // Never in clear what was meant to be encrypted.
-                return Err(HeadError::Scheme.into());
-            }
-            RequestTarget::Absolute { .. } => {}
+        let secure = match self.head.target() {
+            RequestTarget::Authority(_) => false,
+            RequestTarget::Absolute { scheme, .. } => is_secure(scheme, fetch_https)?,
+            // RFC 9112 section 3.2.4: this proxy is the server addressed.
+            RequestTarget::Asterisk => return Err(Refusal::own(self.head)),
             // RFC 9112 section 3.2.2: a proxy is sent absolute targets.
-            RequestTarget::Asterisk | RequestTarget::Origin(_) => {
-                return Err(HeadError::Target.into());
-            }
-        }
+            RequestTarget::Origin(_) => return Err(HeadError::Target.into()),
+        };
+        self.head.max_forwards()?;
         Ok(Ask {
             peer,
             operation,
@@ -39,8 +36,13 @@ impl<'b> Request<'b> {
                 Operation::Tunnel => self.head.get("via"),
                 _ => None,
             },
-            secure: false,
+            secure,
         })
+    }
+
+    /// Whether it is not to be forwarded any further (RFC 9110 section 7.6.2).
+    pub(super) fn ends_here(&self) -> bool {
+        self.head.max_forwards() == Ok(Some(0))
     }
 }
 
@@ -74,6 +76,16 @@ impl<'b> Asked<'b> {
     pub(super) fn tell(self, report: &mut Report<'b>) {
         report.operation = self.operation;
         report.target = self.target;
+    }
+}
+
+/// Whether the scheme means TLS. What was meant to be encrypted is never sent in
+/// clear.
+fn is_secure(scheme: &str, fetch_https: bool) -> Result<bool, HeadError> {
+    match scheme {
+        _ if scheme.eq_ignore_ascii_case("http") => Ok(false),
+        _ if scheme.eq_ignore_ascii_case("https") && fetch_https => Ok(true),
+        _ => Err(HeadError::Scheme),
     }
 }
 
