@@ -51,6 +51,7 @@ impl<'b> Request<'b> {
 pub(super) struct Asked<'b> {
     operation: Option<Operation<'b>>,
     target: Option<Target<'b>>,
+    secure: bool,
 }
 
 impl<'b> From<&Ask<'b>> for Asked<'b> {
@@ -58,6 +59,7 @@ impl<'b> From<&Ask<'b>> for Asked<'b> {
         Self {
             operation: Some(ask.operation),
             target: Some(ask.target),
+            secure: ask.secure,
         }
     }
 }
@@ -67,6 +69,10 @@ impl<'b> From<&RequestHead<'b, 'b>> for Asked<'b> {
         Self {
             operation: Some(operation(head)),
             target: head.destination().ok(),
+            secure: match head.target() {
+                RequestTarget::Absolute { scheme, .. } => scheme.eq_ignore_ascii_case("https"),
+                _ => false,
+            },
         }
     }
 }
@@ -76,6 +82,7 @@ impl<'b> Asked<'b> {
     pub(super) fn tell(self, report: &mut Report<'b>) {
         report.operation = self.operation;
         report.target = self.target;
+        report.secure = self.secure;
     }
 }
 
