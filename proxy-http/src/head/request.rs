@@ -259,6 +259,14 @@ impl<'p, 'b> RequestHead<'p, 'b> {
         })
     }
 
+    /// Whether the login it shows to the origin is one for the whole connection
+    /// (RFC 4559 section 6).
+    #[cfg(feature = "serve")]
+    pub(crate) fn binds_connection(&self) -> bool {
+        let login = self.table.first(Kind::Authorization, self.bytes);
+        login.is_some_and(auth::binds_connection)
+    }
+
     /// The raw value of `Proxy-Authorization`: a secret. With several, the
     /// first; [`credentials`](Self::credentials) refuses that.
     pub fn proxy_authorization(&self) -> Option<&'b [u8]> {
