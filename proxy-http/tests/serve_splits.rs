@@ -57,10 +57,13 @@ impl AsyncWrite for Wire {
     }
 }
 
+/// Method, status, bytes up and down, end.
+type Told = (String, Option<u16>, u64, u64, End);
+
 /// Leads to one origin in memory, and notes what it is told.
 struct Memory {
     origin: RefCell<Option<Wire>>,
-    told: RefCell<Vec<(String, Option<u16>, u64, u64, End)>>,
+    told: RefCell<Vec<Told>>,
 }
 
 impl Gateway for Memory {
