@@ -168,8 +168,8 @@ pub enum BodyError {
     /// A trailer line is not a field line (RFC 9112 section 7.1.2).
     #[error("invalid trailer field")]
     Trailer,
-    /// A trailer field that would change framing or routing (RFC 9110 section
-    /// 6.5.1).
+    /// A trailer field that would change framing, routing or who asks (RFC 9110
+    /// section 6.5.1).
     #[error("trailer field not allowed")]
     TrailerForbidden,
     /// The trailer section is too long.

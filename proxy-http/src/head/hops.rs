@@ -138,7 +138,9 @@ impl HeadEdit<'_> {
     fn cut_named_by_connection(&mut self) {
         let (table, bytes) = (self.table, self.bytes);
         for name in names(table, bytes).filter(|name| !is_protected(name)) {
-            self.cut_where(|field, bytes| field.kind == Kind::Other && field.is(name, bytes));
+            self.cut_where(|field, bytes| {
+                matches!(field.kind, Kind::Authorization | Kind::Other) && field.is(name, bytes)
+            });
         }
     }
 

@@ -218,7 +218,8 @@ impl<'p, 'b> RequestHead<'p, 'b> {
     /// [`HeadError::MaxForwards`] if it is not a plain decimal number, or there
     /// are several.
     pub fn max_forwards(&self) -> Result<Option<u32>, HeadError> {
-        if !matches!(self.method(), "OPTIONS" | "TRACE") {
+        let method = span(self.bytes, self.table.start, self.line.method_len);
+        if !matches!(method, b"OPTIONS" | b"TRACE") {
             return Ok(None);
         }
         let mut values = self.get_all("max-forwards");
@@ -257,6 +258,14 @@ impl<'p, 'b> RequestHead<'p, 'b> {
                 .filter(|word| !word.is_empty());
             words.nth(1) == Some(name.as_bytes())
         })
+    }
+
+    /// Whether the login it shows to the origin is one for the whole connection
+    /// (RFC 4559 section 6).
+    #[cfg(feature = "serve")]
+    pub(crate) fn binds_connection(&self) -> bool {
+        let login = self.table.first(Kind::Authorization, self.bytes);
+        login.is_some_and(auth::binds_connection)
     }
 
     /// The raw value of `Proxy-Authorization`: a secret. With several, the
@@ -388,7 +397,7 @@ impl StartLine for RequestLine {
             return Err(HeadError::ConnectBody);
         }
         let method = span(bytes, table.start, self.method_len);
-        if table.body.has_body() && method == b"TRACE" {
+        if method == b"TRACE" && table.body.has_body() {
             return Err(HeadError::TraceBody);
         }
         Ok(())

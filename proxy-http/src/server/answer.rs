@@ -174,7 +174,7 @@ where
             let verdict = self
                 .exchange(request, session, exchange, &mut stopper)
                 .await;
-            let reused = self.settle(exchange, verdict);
+            let reused = self.settle(request.head, exchange, verdict);
             match verdict {
                 Verdict::Complete | Verdict::Upgraded => return Ok(()),
                 Verdict::Failed(Fault::OriginGone)
@@ -316,11 +316,17 @@ where
 
     /// Keeps the origin connection for another request or ends it; says whether
     /// it had been used before.
-    fn settle(&mut self, exchange: &Exchange, verdict: Verdict) -> bool {
+    fn settle(
+        &mut self,
+        head: &RequestHead<'_, '_>,
+        exchange: &Exchange,
+        verdict: Verdict,
+    ) -> bool {
         let Some(sticky) = &mut self.upstream else {
             return false;
         };
         let reused = std::mem::replace(&mut sticky.reused, true);
+        sticky.pinned |= exchange.down.binding || head.binds_connection();
         match verdict {
             Verdict::Upgraded => return reused,
             Verdict::Complete if exchange.up.is_done() && exchange.down.reusable => return reused,

@@ -1,5 +1,7 @@
 //! Settings of the server.
 
+use std::time::Duration;
+
 use proxy_core::{HeadLimits, Stop, Timeouts};
 use proxy_relay::{RelayOptions, Ticks};
 
@@ -96,7 +98,7 @@ impl Config {
     }
 
     /// The most requests on one client connection, which closes behind the last
-    /// of them; no limit by default.
+    /// of them; no limit by default. 0 is as good as 1.
     pub fn requests(&mut self, most: impl Into<Option<u32>>) -> &mut Self {
         self.requests = most.into();
         self
@@ -166,9 +168,23 @@ pub(super) struct Pace {
     pub(super) first_byte: Ticks,
     pub(super) head: Ticks,
     pub(super) keep_alive: Ticks,
+    /// The parts of that time: with an origin connection and, after it was given
+    /// back, without one. `None` if it is over before.
+    pub(super) sharing: Option<(Ticks, Ticks)>,
     pub(super) progress: Ticks,
     pub(super) tunnel: RelayOptions,
 }
+
+fn sharing(keep_alive: Option<Duration>) -> Option<(Ticks, Ticks)> {
+    let rest = match keep_alive {
+        Some(whole) => Some(whole.checked_sub(KEPT).filter(|rest| !rest.is_zero())?),
+        None => None,
+    };
+    Some((KEPT.into(), rest.into()))
+}
+
+/// How long an origin connection stays with a client that asks for nothing.
+const KEPT: Duration = Duration::from_secs(1);
 
 impl Pace {
     /// How long an exchange may wait for this.
@@ -189,6 +205,7 @@ impl From<&Timeouts> for Pace {
             first_byte: timeouts.first_byte.into(),
             head: timeouts.head.into(),
             keep_alive: timeouts.keep_alive.into(),
+            sharing: sharing(timeouts.keep_alive),
             progress: timeouts.progress.into(),
             tunnel: RelayOptions::from(timeouts),
         }

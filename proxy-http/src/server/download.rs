@@ -25,6 +25,8 @@ pub(super) struct Download {
     pub(super) unwelcome: bool,
     /// The origin connection can carry another request.
     pub(super) reusable: bool,
+    /// The origin connection is for one person from now on.
+    pub(super) binding: bool,
     /// Bytes the origin sent behind its 101.
     pub(super) surplus: BytesMut,
     outbox: Outbox,
@@ -68,6 +70,7 @@ impl Download {
             closing: false,
             unwelcome: false,
             reusable: false,
+            binding: false,
             surplus: BytesMut::new(),
             outbox: Outbox::default(),
             pumped: 0,
@@ -376,6 +379,7 @@ impl Download {
         // RFC 9112 section 6.1: no chunks for a client of HTTP/1.0.
         self.unchunk = self.framing == Framing::Chunked && parts.head.version() == Version::Http10;
         self.closing = self.unwelcome || !parts.head.keep_alive() || self.ends_with_connection();
+        self.binding = head.binds_connection();
         self.reusable = head.keep_alive() && self.framing != Framing::UntilClose;
     }
 

@@ -14,6 +14,9 @@ pub(super) struct Sticky<U> {
     pub(super) reused: bool,
     /// The HTTP proxy at its end, if it is not the origin.
     pub(super) parent: Option<Arc<HttpParent>>,
+    /// It carries a login of its own: it is for this client alone, and ends with
+    /// it.
+    pub(super) pinned: bool,
     target: TargetBuf,
     way: u64,
     /// Inside TLS with the target.
@@ -26,9 +29,11 @@ impl<U> Sticky<U> {
         self.way == way && self.secure == ask.secure && self.target.as_target() == ask.target
     }
 
-    /// Gives it back to the gateway.
+    /// Gives it back to the gateway, if others may use it.
     pub(super) fn recycle<G: Gateway<Upstream = U>>(self, gateway: &G) {
-        gateway.recycle(self.target.as_target(), self.stream);
+        if !self.pinned {
+            gateway.recycle(self.target.as_target(), self.stream);
+        }
     }
 }
 
@@ -50,6 +55,7 @@ pub(super) async fn connect<G: Gateway>(
             stream: connected.upstream,
             reused: connected.reused,
             parent: connected.parent,
+            pinned: false,
             target: ask.target.into(),
             secure: ask.secure,
             way: gateway.shaping(session).way,
