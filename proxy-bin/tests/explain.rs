@@ -200,7 +200,7 @@ fn mistakes_in_its_options() {
     assert_eq!(text, expected);
     assert_eq!(status, Some(2));
     let (status, text) = explain("--from ::1");
-    assert!(text.contains("--to <HOST:PORT>"), "{text}");
+    assert!(text.contains("--to <HOST:PORT|URL>"), "{text}");
     assert_eq!(status, Some(2));
 }
 
@@ -215,11 +215,11 @@ fn p29_its_user_is_not_a_user_of_the_configuration() {
 #[test]
 fn a_url_is_a_request_for_its_host_and_port() {
     for (to, rule, status) in [
-        ("https://www.example/a:b?c", "proxyd.toml:28", 0),
-        ("HTTP://www.example", "proxyd.toml:28", 0),
-        ("https://www.example:8443/", "proxyd.toml:28", 0),
+        ("https://www.example/a:b?c", "proxyd.toml:29", 0),
+        ("HTTP://www.example", "proxyd.toml:29", 0),
+        ("https://www.example:8443/", "proxyd.toml:29", 0),
         ("http://www.ads.example/#x", "proxyd.toml:13", 1),
-        ("https://www.example/ --method DELETE", "proxyd.toml:23", 1),
+        ("https://www.example/ --method DELETE", "proxyd.toml:24", 1),
     ] {
         let question = format!("--from 192.0.2.7 --to {to} --address 198.41.0.4 {MONDAY}");
         let (code, text) = explain(&question);
