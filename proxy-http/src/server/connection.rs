@@ -7,12 +7,12 @@ use std::task::{Context, Poll};
 
 use bytes::Buf;
 use proxy_core::{End, Gateway, Peer, Status, StopState};
-use proxy_relay::{Deadline, Expired, Transport, lend};
+use proxy_relay::{Deadline, Expired, Ticks, Transport, lend};
 
 use super::Server;
-use super::answer::Request;
 use super::block::Block;
 use super::refuse::Refusal;
+use super::request::Request;
 use super::tunnel::{Early, Ledger, Tunnel};
 use super::upstream::Sticky;
 use super::wire::{has_spoken, poll_read};
@@ -96,6 +96,10 @@ pub(super) struct Connection<'s, G: Gateway, F, S> {
     pub(super) deadline: Deadline,
     pub(super) known: Option<Known<G::Identity>>,
     pub(super) upstream: Option<Sticky<G::Upstream>>,
+    /// The client is idle and the deadline is that of its origin connection.
+    sharing: bool,
+    /// How many requests have begun.
+    pub(super) requests: u32,
     /// Holds bytes of the next request, if some are here already.
     pub(super) block: Option<Box<Block>>,
 }
@@ -116,8 +120,17 @@ impl<'s, G: Gateway, F, S> Connection<'s, G, F, S> {
             deadline: Deadline::new(server.config.stop.clone()),
             known: None,
             upstream: None,
+            sharing: false,
+            requests: 0,
             block: None,
         }
+    }
+
+    /// Whether no request is wanted behind the one at hand.
+    pub(super) fn is_last(&self) -> bool {
+        let most = self.server.config.requests;
+        most.is_some_and(|most| self.requests >= most)
+            || self.deadline.stop_state() != StopState::Running
     }
 }
 
@@ -136,15 +149,21 @@ where
 {
     /// Waits for the next complete request head; says how long it is.
     async fn next_head(&mut self) -> Result<(Box<Block>, usize), Unread> {
-        self.deadline.set(match self.block {
-            Some(_) => self.server.config.pace.head,
-            None => self.server.config.pace.keep_alive,
+        let pace = &self.server.config.pace;
+        let shareable = self.upstream.as_ref().is_some_and(|own| !own.pinned);
+        self.sharing = pace.sharing.is_some() && shareable;
+        self.deadline.set(match (&self.block, pace.sharing) {
+            (Some(_), _) => pace.head,
+            (None, Some((first, _))) if shareable => first,
+            (None, _) => pace.keep_alive,
         });
         poll_fn(|cx| self.poll_head(cx)).await
     }
 
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<(Box<Block>, usize), Unread>> {
-        if let Poll::Ready(expired) = self.deadline.poll(cx) {
+        if let Poll::Ready(expired) = self.deadline.poll(cx)
+            && !self.shares(expired)
+        {
             return Poll::Ready(Err(self.unread(expired)));
         }
         if self.block.is_none() && self.deadline.stop_state() == StopState::Draining {
@@ -195,6 +214,19 @@ where
             }
             read
         })
+    }
+
+    /// Gives the origin connection of a client that has been idle for a while to
+    /// others, and waits on; says whether that was due.
+    fn shares(&mut self, expired: Expired) -> bool {
+        let due = self.sharing && self.block.is_none() && expired == Expired::Elapsed;
+        if due {
+            self.sharing = false;
+            self.unlink();
+            let (_, rest) = self.server.config.pace.sharing.unzip();
+            self.deadline.set(rest.unwrap_or(Ticks::NEVER));
+        }
+        due
     }
 
     fn unread(&self, expired: Expired) -> Unread {
