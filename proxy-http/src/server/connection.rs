@@ -85,7 +85,7 @@ where
 pub(super) enum Next<G: Gateway> {
     Again,
     End(End),
-    Tunnel(G::Upstream, Box<Ledger<G>>, Early),
+    Tunnel(G::Upstream, Box<Ledger<G>>, Option<Box<Early>>),
 }
 
 /// The state of a client connection between polls; nothing here is large.
