@@ -294,9 +294,14 @@ fn http(gateway: &Rc<Proxyd>, config: &Config, stop: &Stop) -> Http {
     let mut server = proxy_http::Server::new(Rc::clone(gateway));
     server
         .config()
-        .limits(config.head)
+        .limits(config.limits.head)
+        .body_bytes(config.limits.body_bytes)
+        .requests(config.limits.requests)
         .name("proxyd")
         .via(gateway.name())
+        .show_via(config.http.via)
+        .forwarded(config.http.forwarded)
+        .fetch_https(config.http.fetch_https)
         .timeouts(config.timeouts)
         .stop(stop.clone());
     server
