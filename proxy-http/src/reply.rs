@@ -248,6 +248,7 @@ fn verdict(error: ConnectError) -> (u16, &'static str) {
         Kind::Exhausted | Kind::Forbidden | Kind::Protocol if of_parent => {
             parent_verdict(error.kind)
         }
+        Kind::Certificate => (502, "tls_certificate_error"),
         Kind::Exhausted => (503, "connection_limit_reached"),
         Kind::Forbidden => (403, "destination_ip_prohibited"),
         Kind::HostUnreachable | Kind::NetworkUnreachable => (502, "destination_ip_unroutable"),
@@ -277,6 +278,7 @@ fn parent_verdict(kind: ConnectErrorKind) -> (u16, &'static str) {
 fn cause(kind: ConnectErrorKind) -> &'static str {
     use ConnectErrorKind as Kind;
     match kind {
+        Kind::Certificate => "the certificate of the target cannot be trusted",
         Kind::Exhausted => "the proxy can open no more connections",
         Kind::Forbidden => "the address may not be reached through this proxy",
         Kind::HostUnreachable => "there is no route to the host",
