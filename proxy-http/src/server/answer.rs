@@ -391,7 +391,7 @@ where
             started: request.started,
             upgrade,
         };
-        Next::Tunnel(sticky.stream, Box::new(ledger), early)
+        Next::Tunnel(sticky.stream, Box::new(ledger), early.boxed())
     }
 
     /// Reports an exchange that was admitted.

@@ -25,7 +25,14 @@ pub(super) enum Outcome<G: Gateway, S> {
 }
 
 /// Serves requests until the connection ends or turns into a tunnel.
-pub(super) async fn converse<G, F, S>(server: &Server<G, F>, client: S, peer: Peer) -> Outcome<G, S>
+///
+/// Not an `async fn`, which would keep room for its arguments beside what they
+/// become.
+pub(super) fn converse<'s, G, F, S>(
+    server: &'s Server<G, F>,
+    client: S,
+    peer: Peer,
+) -> impl Future<Output = Outcome<G, S>> + use<'s, G, F, S>
 where
     G: Gateway,
     G::Upstream: Transport,
@@ -33,31 +40,24 @@ where
     S: Transport,
 {
     let mut connection = Connection::new(server, client, peer);
-    loop {
-        let next = match connection.next_head().await {
-            Ok((block, used)) => Box::pin(connection.answer(block, used)).await,
-            Err(Unread::Ended(end)) => {
-                connection.report_unread(end);
-                if connection.client.socket().is_none() {
-                    Box::pin(connection.hang_up(false)).await;
+    async move {
+        loop {
+            let head = connection.next_head().await;
+            let next = Box::pin(connection.respond(head)).await;
+            match next {
+                Next::Again => {}
+                Next::End(end) => {
+                    connection.unlink();
+                    return Outcome::Ended(end);
                 }
-                Next::End(end)
-            }
-            Err(Unread::Refused(refusal)) => Box::pin(connection.refuse_unread(refusal)).await,
-        };
-        match next {
-            Next::Again => {}
-            Next::End(end) => {
-                connection.unlink();
-                return Outcome::Ended(end);
-            }
-            Next::Tunnel(upstream, ledger, early) => {
-                return Outcome::Tunnel(Tunnel {
-                    client: connection.client,
-                    upstream,
-                    ledger,
-                    early,
-                });
+                Next::Tunnel(upstream, ledger, early) => {
+                    return Outcome::Tunnel(Tunnel {
+                        client: connection.client,
+                        upstream,
+                        ledger,
+                        early,
+                    });
+                }
             }
         }
     }
@@ -85,7 +85,7 @@ where
 pub(super) enum Next<G: Gateway> {
     Again,
     End(End),
-    Tunnel(G::Upstream, Box<Ledger<G>>, Early),
+    Tunnel(G::Upstream, Box<Ledger<G>>, Option<Box<Early>>),
 }
 
 /// The state of a client connection between polls; nothing here is large.
@@ -234,6 +234,22 @@ where
             Expired::Stopped(end) => Unread::Ended(end),
             Expired::Elapsed if self.block.is_some() => Unread::Refused(Refusal::too_slow()),
             Expired::Elapsed => Unread::Ended(End::Idle),
+        }
+    }
+
+    /// Deals with what the client sent, or did not. To be boxed, as idle
+    /// connections need nothing of it.
+    async fn respond(&mut self, head: Result<(Box<Block>, usize), Unread>) -> Next<G> {
+        match head {
+            Ok((block, used)) => self.answer(block, used).await,
+            Err(Unread::Ended(end)) => {
+                self.report_unread(end);
+                if self.client.socket().is_none() {
+                    Box::pin(self.hang_up(false)).await;
+                }
+                Next::End(end)
+            }
+            Err(Unread::Refused(refusal)) => Box::pin(self.refuse_unread(refusal)).await,
         }
     }
 
