@@ -67,8 +67,9 @@ impl Idle {
 }
 
 /// How long a connection for this may have lain idle. What may not be sent twice
-/// fails if the origin closes its end just then, and servers are known that do so
-/// after five seconds (RFC 9112 section 9.3.1).
+/// fails if the origin closes its end just then (RFC 9112 section 9.3.1), and
+/// servers are known that do so after five seconds. Up to one of them the
+/// connection may have been with a client that did not use it.
 pub(crate) fn within(operation: &Operation<'_>) -> Option<Duration> {
     match operation {
         Operation::Request { method, .. } if !REPEATABLE.contains(method) => Some(YOUNG),
@@ -79,7 +80,7 @@ pub(crate) fn within(operation: &Operation<'_>) -> Option<Duration> {
 /// Those without a body that RFC 9110 section 9.2.2 calls idempotent.
 const REPEATABLE: [&str; 5] = ["GET", "HEAD", "OPTIONS", "TRACE", "DELETE"];
 
-const YOUNG: Duration = Duration::from_secs(4);
+const YOUNG: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
 mod tests {
@@ -106,8 +107,8 @@ mod tests {
             taken.is_some()
         };
         for (seconds, method, taken) in [
-            (3, "POST", true),
-            (6, "POST", false),
+            (2, "POST", true),
+            (4, "POST", false),
             (6, "PUT", false),
             (6, "get", false),
             (6, "GET", true),

@@ -32,11 +32,13 @@ fn p51_a_client_has_so_many_connections_and_gets_them_back() {
     let request = get(&origin.url("/"));
     for _ in 0..3 {
         let dial = || Conn::dial_from("127.0.0.2", proxy.address("http"));
-        let held = [dial(), dial()];
-        for conn in &held {
+        let mut held = Vec::new();
+        wait_for("both places", || {
+            let conn = dial();
             conn.send(&request);
-            assert_eq!(Answer::read(conn).status, 200);
-        }
+            held.extend((Answer::read(&conn).status == 200).then_some(conn));
+            held.len() == 2
+        });
         let more = dial();
         more.send(&request);
         let refused = Answer::read(&more);
@@ -52,12 +54,6 @@ fn p51_a_client_has_so_many_connections_and_gets_them_back() {
         let other = Conn::dial_from("127.0.0.3", proxy.address("http"));
         other.send(&request);
         assert_eq!(Answer::read(&other).status, 200);
-        drop(held);
-        wait_for("a place", || {
-            let conn = dial();
-            conn.send(&request);
-            Answer::read(&conn).status == 200
-        });
     }
     drop(origin);
     let stopped = proxy.finish();
@@ -121,33 +117,21 @@ fn an_origin_has_so_many_connections_whatever_the_protocol() {
         let toml = format!("workers = {workers}\nlimits.origin_connections = 2\n");
         let proxy = start(&origin, &toml);
         for _ in 0..3 {
-            let held = [
-                Mode::Connect.open(&proxy, origin.address),
-                Mode::Socks5.open(&proxy, origin.address),
-            ];
+            let mut held = Vec::new();
+            // Those of the last round are given back when their ends are noticed.
+            wait_for("both places", || {
+                let mode = [Mode::Connect, Mode::Socks5][held.len()];
+                let conn = mode.dial(&proxy);
+                conn.send(mode.hello(origin.address));
+                held.extend((mode.answer(&conn) == 200).then_some(conn));
+                held.len() == 2
+            });
             refused(&proxy, &origin);
             assert_eq!(status(&proxy, &other.url("/")), 200);
             for conn in held {
                 conn.send("still");
                 conn.expect("still");
-                conn.fin();
-                conn.rest();
             }
-            wait_for("both places", || {
-                let tunnel = |conn: &Conn| {
-                    conn.send(Mode::Connect.hello(origin.address));
-                    Mode::Connect.answer(conn) == 200
-                };
-                let two = [(); 2].map(|()| Conn::dial(proxy.address("http")));
-                let open = two.iter().all(tunnel);
-                two.iter().for_each(Conn::fin);
-                open
-            });
-            wait_for("none in use", || {
-                let conn = Mode::Socks4.dial(&proxy);
-                conn.send(Mode::Socks4.hello(origin.address));
-                Mode::Socks4.answer(&conn) == 200
-            });
         }
         drop((origin, other));
         let stopped = proxy.finish();
