@@ -321,6 +321,7 @@ fn what_is_wrong_with_a_message_is_told_in_a_word() {
             let told = &told[0];
             assert_eq!(told.end, End::BadRequest, "{request}");
             assert_eq!(told.fault, Some(fault), "{request}");
+            assert_eq!(told.secure, request.contains("https:"));
             assert_eq!((&told.word[..], &told.target[..]), asked, "{request}");
         }
     });

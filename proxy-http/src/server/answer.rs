@@ -378,6 +378,7 @@ where
             Operation::Request { method, path } => Some(Box::new(Upgrade {
                 method: method.into(),
                 path: path.into(),
+                secure: ask.secure,
                 moved: (exchange.up.bytes(), exchange.down.bytes()),
             })),
             _ => None,

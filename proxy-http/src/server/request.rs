@@ -52,6 +52,7 @@ impl<'b> Request<'b> {
 pub(super) struct Asked<'b> {
     operation: Option<Operation<'b>>,
     target: Option<Target<'b>>,
+    secure: bool,
 }
 
 impl<'b> From<&Ask<'b>> for Asked<'b> {
@@ -59,6 +60,7 @@ impl<'b> From<&Ask<'b>> for Asked<'b> {
         Self {
             operation: Some(ask.operation),
             target: Some(ask.target),
+            secure: ask.secure,
         }
     }
 }
@@ -68,6 +70,10 @@ impl<'b> From<&RequestHead<'b, 'b>> for Asked<'b> {
         Self {
             operation: Some(operation(head, head.target())),
             target: head.destination().ok(),
+            secure: match head.target() {
+                RequestTarget::Absolute { scheme, .. } => scheme.eq_ignore_ascii_case("https"),
+                _ => false,
+            },
         }
     }
 }
@@ -77,6 +83,7 @@ impl<'b> Asked<'b> {
     pub(super) fn tell(self, report: &mut Report<'b>) {
         report.operation = self.operation;
         report.target = self.target;
+        report.secure = self.secure;
     }
 }
 
