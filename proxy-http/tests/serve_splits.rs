@@ -84,6 +84,10 @@ impl Gateway for Memory {
         Ok(Connected::fresh(origin.expect("one connection is enough")))
     }
 
+    fn recycle(&self, _: Target<'_>, origin: Wire) {
+        self.origin.replace(Some(origin));
+    }
+
     fn finished(&self, _: Option<&()>, _: Option<()>, report: &Report<'_>) {
         let word = report.operation.unwrap().word().to_owned();
         let told = (word, report.status, report.up, report.down, report.end);

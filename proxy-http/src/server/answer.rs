@@ -258,7 +258,7 @@ where
             ask,
             vanished(&self.client),
         );
-        self.upstream = Some(connecting.await?);
+        self.upstream = Some(Box::new(connecting.await?));
         Ok(())
     }
 }
