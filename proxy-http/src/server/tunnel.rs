@@ -47,6 +47,7 @@ pub(super) struct Ledger<G: Gateway> {
 pub(super) struct Upgrade {
     pub(super) method: Box<str>,
     pub(super) path: Box<str>,
+    /// It was for an `https` URL.
     pub(super) secure: bool,
     /// Bytes of the heads, to the origin and to the client.
     pub(super) moved: (u64, u64),
