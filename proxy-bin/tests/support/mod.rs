@@ -22,6 +22,7 @@ mod origin;
 mod pattern;
 mod proc;
 mod proxyd;
+mod stage;
 
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,7 @@ pub(crate) use origin::{Accepted, Origin, closed_port};
 pub(crate) use pattern::{DOWN, Pattern, UP};
 pub(crate) use proc::{Descriptors, Process};
 pub(crate) use proxyd::{Proxyd, Stopped};
+pub(crate) use stage::Stage;
 
 /// How long anything that should happen at once may take on a loaded machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
