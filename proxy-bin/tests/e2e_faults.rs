@@ -151,7 +151,8 @@ impl Case {
         };
         let start = Instant::now();
         conn.send(format!(
-            "{method} http://{host}{path} HTTP/{version}\r\nHost: {host}\r\nContent-Length: {}\r\n\r\n",
+            "{method} http://{host}{path} HTTP/{version}\r\nHost: {host}\r\n\
+                 Content-Length: {}\r\n\r\n",
             self.upload
         ));
         let (answer, ended) = std::thread::scope(|scope| {

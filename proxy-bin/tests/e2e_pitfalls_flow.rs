@@ -90,7 +90,8 @@ fn p21_a_final_answer_first_means_that_no_body_is_sent() {
 fn p21_http10_knows_no_leave() {
     let stage = Stage::new();
     let (near, far, _) = stage.forward(
-        "PUT http://{h}/ HTTP/1.0\r\nHost: {h}\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\nbody",
+        "PUT http://{h}/ HTTP/1.0\r\nHost: {h}\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\
+             \r\nbody",
     );
     far.expect("body");
     far.send(format!("HTTP/1.1 100 Continue\r\n\r\n{OK}"));
@@ -201,7 +202,13 @@ fn p23_what_connection_names_stays_on_its_hop() {
             "X: c\r\n",
         ),
     ] {
-        stage.send(&near, &format!("POST http://{{h}}/ HTTP/1.1\r\nHost: {{h}}\r\nContent-Length: 1\r\n{fields}\r\n\r\nx"));
+        stage.send(
+            &near,
+            &format!(
+                "POST http://{{h}}/ HTTP/1.1\r\nHost: {{h}}\r\n\
+             Content-Length: 1\r\n{fields}\r\n\r\nx"
+            ),
+        );
         let far = far.get_or_insert_with(|| stage.far());
         let head = "POST / HTTP/1.1\r\nHost: {h}\r\nContent-Length: 1\r\n";
         assert_eq!(stage.head(far), format!("{head}{left}\r\n"), "{fields}");
@@ -645,7 +652,8 @@ fn p47_any_other_answer_stays_http() {
     for answer in [
         OK,
         "HTTP/1.1 426 Upgrade Required\r\nContent-Length: 2\r\n\r\nno",
-        "HTTP/1.1 200 OK\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\
+             \r\nok",
         "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 400 Bad\r\nContent-Length: 2\r\n\r\nno",
     ] {
         // What was meant for a tunnel never reaches the origin.
@@ -684,7 +692,8 @@ fn p47_a_101_that_nobody_asked_for_is_refused() {
         GET,
         // Only offered if Connection says so, and in HTTP/1.1.
         "GET http://{h}/ HTTP/1.1\r\nHost: {h}\r\nUpgrade: websocket\r\n\r\n",
-        "GET http://{h}/ HTTP/1.0\r\nHost: {h}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        "GET http://{h}/ HTTP/1.0\r\nHost: {h}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+             \r\n",
     ] {
         let (near, far, head) = stage.forward(request);
         assert!(!head.contains("Upgrade"), "{head}");

@@ -137,7 +137,8 @@ fn p04_codings_are_a_list() {
     ]);
     // Spelt otherwise it is the same coding.
     let stage = Stage::new();
-    let request = "POST http://{h}/ HTTP/1.1\r\nHost: {h}\r\ntransfer-encoding: \t ChUnKeD\t\r\n\r\n3\r\nabc\r\n0\r\n\r\n";
+    let request = "POST http://{h}/ HTTP/1.1\r\nHost: {h}\r\ntransfer-encoding: \t ChUnKeD\t\r\n\
+         \r\n3\r\nabc\r\n0\r\n\r\n";
     let (near, far, head) = stage.forward(request);
     assert!(
         head.contains("\r\ntransfer-encoding: \t ChUnKeD\t\r\n"),
@@ -518,19 +519,47 @@ fn p19_a_client_connection_outlives_whatever_is_framed() {
     far.send("HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\noh");
     assert_eq!(Answer::read(&near).status, 500);
     for (request, status) in [
-        (format!("GET http://{closed}/ HTTP/1.1\r\nHost: x\r\n\r\n"), 502),
+        (
+            format!("GET http://{closed}/ HTTP/1.1\r\nHost: x\r\n\r\n"),
+            502,
+        ),
         (format!("CONNECT {closed} HTTP/1.1\r\nHost: x\r\n\r\n"), 502),
-        (format!("POST http://{closed}/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody"), 502),
-        ("GET http://denied.example/ HTTP/1.1\r\nHost: x\r\n\r\n".to_owned(), 403),
-        ("HEAD http://denied.example/ HTTP/1.1\r\nHost: x\r\n\r\n".to_owned(), 403),
-        ("POST http://denied.example/ HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n".to_owned(), 403),
-        ("CONNECT denied.example:1 HTTP/1.1\r\nHost: x\r\n\r\n".to_owned(), 403),
+        (
+            format!(
+                "POST http://{closed}/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n\
+             body"
+            ),
+            502,
+        ),
+        (
+            "GET http://denied.example/ HTTP/1.1\r\nHost: x\r\n\r\n".to_owned(),
+            403,
+        ),
+        (
+            "HEAD http://denied.example/ HTTP/1.1\r\nHost: x\r\n\r\n".to_owned(),
+            403,
+        ),
+        (
+            "POST http://denied.example/ HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n\
+             1\r\na\r\n0\r\n\r\n"
+                .to_owned(),
+            403,
+        ),
+        (
+            "CONNECT denied.example:1 HTTP/1.1\r\nHost: x\r\n\r\n".to_owned(),
+            403,
+        ),
     ] {
         near.send(&request);
         let head = Answer::read_head(&near);
         assert_eq!(head.status, status, "{request}");
         if !request.starts_with("HEAD") {
-            near.exact(head.field("content-length").expect("a length").parse().expect("a length"));
+            near.exact(
+                head.field("content-length")
+                    .expect("a length")
+                    .parse()
+                    .expect("a length"),
+            );
         }
         stage.works(&near, &far);
     }

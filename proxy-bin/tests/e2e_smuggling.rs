@@ -254,31 +254,38 @@ const REQUESTS: &[&str] = &[
 /// follows may or may not be a request.
 const MEANT: &[(&str, &str)] = &[
     (
-        "POST {u} HTTP/1.1\r\nHost: {h}\r\nContent-Length: 34\r\n\r\nGET /evil HTTP/1.1\r\nHost: evil\r\n\r\n{e}",
+        "POST {u} HTTP/1.1\r\nHost: {h}\r\nContent-Length: 34\r\n\r\nGET /evil HTTP/1.1\r\n\
+             Host: evil\r\n\r\n{e}",
         "GET /evil HTTP/1.1\r\nHost: evil\r\n\r\n",
     ),
     (
-        "POST {u} HTTP/1.1\r\nHost: {h}\r\nTransfer-Encoding: chunked\r\n\r\n22\r\nGET /evil HTTP/1.1\r\nHost: evil\r\n\r\n\r\n0\r\n\r\n",
+        "POST {u} HTTP/1.1\r\nHost: {h}\r\nTransfer-Encoding: chunked\r\n\r\n22\r\n\
+             GET /evil HTTP/1.1\r\nHost: evil\r\n\r\n\r\n0\r\n\r\n",
         "GET /evil HTTP/1.1\r\nHost: evil\r\n\r\n",
     ),
     (
-        "POST {u} HTTP/1.1\r\nHost: {h}\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n0\r\n\r\n\r\n5\r\n0\r\n\r\n\r\n0\r\n\r\n",
+        "POST {u} HTTP/1.1\r\nHost: {h}\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n0\r\n\r\n\r\n\
+             5\r\n0\r\n\r\n\r\n0\r\n\r\n",
         "0\r\n\r\n0\r\n\r\n",
     ),
     (
-        "POST {u} HTTP/1.1\r\nHost: {h}\r\nTransfer-Encoding: chunked\r\n\r\n3;GET /evil HTTP/1.1\r\nabc\r\n0;x=\"y\"\r\n\r\n",
+        "POST {u} HTTP/1.1\r\nHost: {h}\r\nTransfer-Encoding: chunked\r\n\r\n\
+             3;GET /evil HTTP/1.1\r\nabc\r\n0;x=\"y\"\r\n\r\n",
         "abc",
     ),
     (
-        "POST {u} HTTP/1.1\r\nHost: {h}\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-T: y\r\nGET: /evil HTTP/1.1\r\n\r\n",
+        "POST {u} HTTP/1.1\r\nHost: {h}\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\
+             X-T: y\r\nGET: /evil HTTP/1.1\r\n\r\n",
         "abc",
     ),
     (
-        "POST {u} HTTP/1.1\r\nHost: {h}\r\nTransfer-Encoding: chunked\r\n\r\n00003\r\nabc\r\n000\r\n\r\n",
+        "POST {u} HTTP/1.1\r\nHost: {h}\r\nTransfer-Encoding: chunked\r\n\r\n00003\r\nabc\r\n\
+             000\r\n\r\n",
         "abc",
     ),
     (
-        "POST {u} HTTP/1.1\r\nHost: {h}\r\ntransfer-encoding:\t cHunKED \t\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+        "POST {u} HTTP/1.1\r\nHost: {h}\r\ntransfer-encoding:\t cHunKED \t\r\n\r\n3\r\nabc\r\n\
+             0\r\n\r\n",
         "abc",
     ),
     (
@@ -320,7 +327,8 @@ const MEANT: &[(&str, &str)] = &[
         "abcde",
     ),
     (
-        "GET {u} HTTP/1.1\r\nHost: {h}\r\nConnection: close\r\n\r\nGET {e} HTTP/1.1\r\nHost: {h}\r\n\r\n",
+        "GET {u} HTTP/1.1\r\nHost: {h}\r\nConnection: close\r\n\r\nGET {e} HTTP/1.1\r\n\
+             Host: {h}\r\n\r\n",
         "",
     ),
     // Not those fields.
@@ -345,24 +353,29 @@ const MEANT: &[(&str, &str)] = &[
         "",
     ),
     (
-        "POST {u} HTTP/1.1\r\nHost: {h}\r\nTrailer: Content-Length\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "POST {u} HTTP/1.1\r\nHost: {h}\r\nTrailer: Content-Length\r\n\
+             Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         "",
     ),
     // Named by Connection.
     (
-        "POST {u} HTTP/1.1\r\nHost: {h}\r\nConnection: content-length\r\nContent-Length: 5\r\n\r\nabcde",
+        "POST {u} HTTP/1.1\r\nHost: {h}\r\nConnection: content-length\r\nContent-Length: 5\r\n\
+             \r\nabcde",
         "abcde",
     ),
     (
-        "POST {u} HTTP/1.1\r\nHost: {h}\r\nConnection: Transfer-Encoding\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
+        "POST {u} HTTP/1.1\r\nHost: {h}\r\nConnection: Transfer-Encoding\r\n\
+             Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
         "a",
     ),
     (
-        "POST {u} HTTP/1.1\r\nConnection: host, x\r\nHost: {h}\r\nX: y\r\nContent-Length: 1\r\n\r\na",
+        "POST {u} HTTP/1.1\r\nConnection: host, x\r\nHost: {h}\r\nX: y\r\nContent-Length: 1\r\n\
+             \r\na",
         "a",
     ),
     (
-        "POST {u} HTTP/1.1\r\nHost: {h}\r\nConnection: close, content-length\r\nContent-Length: 5\r\n\r\nabcde",
+        "POST {u} HTTP/1.1\r\nHost: {h}\r\nConnection: close, content-length\r\n\
+             Content-Length: 5\r\n\r\nabcde",
         "abcde",
     ),
     // Expectations and upgrades that come to nothing.
@@ -375,19 +388,23 @@ const MEANT: &[(&str, &str)] = &[
         "",
     ),
     (
-        "POST {u} HTTP/1.1\r\nHost: {h}\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
+        "POST {u} HTTP/1.1\r\nHost: {h}\r\nExpect: 100-continue\r\n\
+             Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
         "a",
     ),
     (
-        "GET {u} HTTP/1.1\r\nHost: {h}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n\x01\x02 /evil\r\n\r\n",
+        "GET {u} HTTP/1.1\r\nHost: {h}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n\
+             \x01\x02 /evil\r\n\r\n",
         "",
     ),
     (
-        "GET {u} HTTP/1.1\r\nHost: {h}\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        "GET {u} HTTP/1.1\r\nHost: {h}\r\nConnection: Upgrade, HTTP2-Settings\r\n\
+             Upgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\nPRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         "",
     ),
     (
-        "POST {u} HTTP/1.1\r\nHost: {h}\r\nConnection: Upgrade\r\nUpgrade: x\r\nContent-Length: 5\r\n\r\nabcde",
+        "POST {u} HTTP/1.1\r\nHost: {h}\r\nConnection: Upgrade\r\nUpgrade: x\r\n\
+             Content-Length: 5\r\n\r\nabcde",
         "abcde",
     ),
 ];
@@ -540,7 +557,8 @@ const TOLD: &[(&str, &str)] = &[
         "ok",
     ),
     (
-        "HTTP/1.1 200 OK\r\nConnection: transfer-encoding\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nConnection: transfer-encoding\r\nTransfer-Encoding: chunked\r\n\r\n\
+             2\r\nok\r\n0\r\n\r\n",
         "ok",
     ),
     (
