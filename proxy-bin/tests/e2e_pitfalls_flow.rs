@@ -330,6 +330,74 @@ fn p31_what_must_not_be_repeated_is_not() {
 }
 
 #[test]
+fn p31_the_repeated_request_goes_over_a_new_connection() {
+    let stage = Stage::new();
+    // Three connections of clients that left wait in the pool.
+    let pairs: Vec<_> = (0..3).map(|_| stage.forward(GET)).collect();
+    let mut pool = Vec::new();
+    for (near, far, _) in pairs {
+        far.send(OK);
+        near.expect(OK);
+        pool.push(far);
+    }
+    let near = stage.client();
+    stage.send(&near, GET);
+    let at = position(&pool);
+    stage.head(&pool[at]);
+    drop(pool.swap_remove(at));
+    let far = stage.far();
+    stage.head(&far);
+    far.send(OK);
+    near.expect(OK);
+    // The others have seen nothing of it.
+    for other in pool {
+        assert!(other.is_silent_for(WHILE) || other.rest().0.is_empty());
+    }
+    stage.works(&near, &far);
+    drop((near, far));
+    stage.finish_with("completed");
+}
+
+#[test]
+fn p31_a_clients_own_connection_is_followed_by_a_new_one_not_by_the_pools() {
+    let stage = Stage::new();
+    let (near, far, _) = stage.forward(GET);
+    let (other, pooled, _) = stage.forward(GET);
+    for (near, far) in [(&near, &far), (&other, &pooled)] {
+        far.send(OK);
+        near.expect(OK);
+    }
+    other.fin();
+    assert_eq!(other.to_end(), b"");
+    stage.send(&near, GET);
+    stage.head(&far);
+    drop(far);
+    let far = stage.far();
+    stage.head(&far);
+    assert!(
+        pooled.is_silent_for(WHILE),
+        "a request may be sent twice only"
+    );
+    far.send(OK);
+    near.expect(OK);
+    drop((near, far, pooled));
+    stage.finish_with("completed");
+}
+
+/// The first of these connections over which bytes come.
+fn position(conns: &[Conn]) -> usize {
+    let start = Instant::now();
+    loop {
+        for (index, conn) in conns.iter().enumerate() {
+            if !conn.is_silent_for(Duration::from_millis(1)) {
+                return index;
+            }
+        }
+        assert!(start.elapsed() < support::DEADLINE, "nothing comes");
+    }
+}
+
+#[test]
 fn p31_a_post_finds_out_that_its_connection_is_closed() {
     let stage = Stage::new();
     let near = stage.client();

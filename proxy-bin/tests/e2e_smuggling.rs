@@ -478,7 +478,7 @@ fn no_request_is_hidden_in_another() {
                 arrived.len() == 1
                     && arrived[0].body == meant.as_bytes()
                     && statuses.first().is_some_and(|status| status == "200")
-                    && statuses[1..].iter().all(is_error)
+                    && statuses[1..].iter().all(|status| is_error(status))
                     && statuses.len() <= 2
             }
         };
@@ -788,7 +788,7 @@ impl Message {
     }
 }
 
-fn is_error(status: &String) -> bool {
+fn is_error(status: &str) -> bool {
     matches!(status.parse(), Ok(400..=599))
 }
 
@@ -974,10 +974,7 @@ fn body(message: &mut Message, bytes: &[u8], length: Option<usize>) -> Result<us
         };
     }
     let mut at = 0;
-    loop {
-        let Some(line) = line(&bytes[at..])? else {
-            break;
-        };
+    while let Some(line) = line(&bytes[at..])? {
         let (size, extension) = line.split_once(';').unwrap_or((line, ""));
         let hex = (1..=15).contains(&size.len()) && size.bytes().all(|b| b.is_ascii_hexdigit());
         if !hex
