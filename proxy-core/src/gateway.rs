@@ -153,6 +153,8 @@ pub struct Connected<U> {
     /// Only for an [`Operation::Request`]: a tunnel through a parent leads to
     /// its origin.
     pub parent: Option<Arc<HttpParent>>,
+    /// Whether it is TLS with the target itself, its certificate checked.
+    pub secure: bool,
 }
 
 impl<U> Connected<U> {
@@ -162,6 +164,7 @@ impl<U> Connected<U> {
             upstream,
             reused: false,
             parent: None,
+            secure: false,
         }
     }
 
@@ -179,6 +182,14 @@ impl<U> Connected<U> {
     #[must_use]
     pub fn to_parent(mut self, parent: Arc<HttpParent>) -> Self {
         self.parent = Some(parent);
+        self
+    }
+
+    /// The same connection, inside TLS with the target itself: what
+    /// [`Ask::secure`] asks for.
+    #[must_use]
+    pub fn secured(mut self) -> Self {
+        self.secure = true;
         self
     }
 }
@@ -264,6 +275,9 @@ pub struct Ask<'a> {
     /// The proxies that an HTTP CONNECT says it came through, its first `Via`
     /// (RFC 9110 section 7.6.3), for a parent that is asked for the tunnel.
     pub via: Option<&'a [u8]>,
+    /// Whether the target is to be reached inside TLS: a request for an `https`
+    /// URL. A connection that is not [`Connected::secured`] is then not used.
+    pub secure: bool,
 }
 
 /// Why policy says no. Each protocol maps it to its own answer.

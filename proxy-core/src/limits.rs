@@ -51,7 +51,7 @@ impl HeadLimits {
     }
 }
 
-/// How long each kind of waiting may last. Six meanings, six settings; `None`
+/// How long each kind of waiting may last. Eight meanings, eight settings; `None`
 /// waits for ever. Enforced on coarse ticks of a quarter of a second.
 ///
 /// ```
@@ -67,8 +67,12 @@ pub struct Timeouts {
     pub head: Option<Duration>,
     /// Between two requests on a kept client connection. 75 s by default.
     pub keep_alive: Option<Duration>,
-    /// From the request to the first byte of the answer, and between two bytes
-    /// of a body. 60 s by default.
+    /// Between two bytes of a request's body. 60 s by default.
+    pub body: Option<Duration>,
+    /// From the complete request to the first byte of the answer, and between
+    /// interim answers. 60 s by default.
+    pub first_byte: Option<Duration>,
+    /// Between two bytes of an answer, whoever is slow. 60 s by default.
     pub progress: Option<Duration>,
     /// Reaching the origin, name look-up included. 10 s by default.
     pub connect: Option<Duration>,
@@ -84,6 +88,8 @@ impl Default for Timeouts {
         Self {
             head: Some(Duration::from_secs(30)),
             keep_alive: Some(Duration::from_secs(75)),
+            body: Some(Duration::from_secs(60)),
+            first_byte: Some(Duration::from_secs(60)),
             progress: Some(Duration::from_secs(60)),
             connect: Some(Duration::from_secs(10)),
             tunnel: Some(Duration::from_secs(3600)),

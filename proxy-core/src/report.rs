@@ -15,6 +15,8 @@ pub struct Report<'a> {
     pub operation: Option<Operation<'a>>,
     /// Where it should go; `None` when the request could not be read.
     pub target: Option<Target<'a>>,
+    /// Whether that is meant inside TLS: the request is for an `https` URL.
+    pub secure: bool,
     /// The HTTP status or SOCKS reply code sent to the client; `None` when no
     /// answer was sent or the service has none (port relays).
     pub status: Option<u16>,
@@ -29,6 +31,10 @@ pub struct Report<'a> {
     pub end: End,
     /// Why the target was not reached, if it was not.
     pub error: Option<ConnectError>,
+    /// A word for the rule or limit that a message broke, such as
+    /// `length-and-coding`; to go with an [`end`](Self::end) that says whose
+    /// message it was.
+    pub fault: Option<&'static str>,
 }
 
 impl<'a> Report<'a> {
@@ -38,12 +44,14 @@ impl<'a> Report<'a> {
             peer,
             operation: None,
             target: None,
+            secure: false,
             status: None,
             up: 0,
             down: 0,
             duration: Duration::ZERO,
             end,
             error: None,
+            fault: None,
         }
     }
 }

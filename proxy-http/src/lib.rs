@@ -46,6 +46,8 @@
 
 pub mod auth;
 
+#[cfg(feature = "serve")]
+mod accept;
 mod body;
 mod chunk;
 mod connect;
@@ -69,4 +71,4 @@ pub use head::{
 pub use proxy_core::HeadLimits;
 pub use reply::Reply;
 #[cfg(feature = "serve")]
-pub use server::{Config, ServeError, Server};
+pub use server::{Config, Forwarded, ServeError, Server};

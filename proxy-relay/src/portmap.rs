@@ -143,6 +143,7 @@ impl<G: Gateway<Upstream: Transport>> PortMap<G> {
             operation,
             target,
             via: None,
+            secure: false,
         };
         let denied = PortMapError::Denied;
         let who = who.insert(

@@ -164,9 +164,10 @@ impl Upload {
         if let Some(login) = parts.parent.and_then(|p| p.authorization.as_deref()) {
             edit.show_login(login);
         }
-        if let Some(via) = parts.via.filter(|_| parts.parent.is_some()) {
-            edit.show_via(via.as_bytes());
+        if let Some(via) = parts.config.via_towards(parts.parent.is_some()) {
+            edit.show_via(via);
         }
+        edit.show_client(parts.client_address, parts.config.forwarded);
         match parts.filter.request(parts.session, &mut edit) {
             Flow::Reject(status) => return Err(Fault::Rejected(Direction::Request, status)),
             flow => self.inspect = flow == Flow::Inspect,
@@ -238,6 +239,11 @@ impl Upload {
         parts: &mut Parts<'_, S, U, F, Se>,
     ) -> Result<Extent, Fault> {
         let extent = self.framer.advance(bytes).map_err(Fault::BadBody)?;
+        if let Some(most) = parts.config.body_bytes
+            && self.framer.content().saturating_add(extent.opaque) > most
+        {
+            return Err(Fault::TooLarge);
+        }
         if extent.end {
             self.state = State::Done;
         }

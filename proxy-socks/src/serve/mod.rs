@@ -295,6 +295,7 @@ where
             operation: *operation,
             target,
             via: None,
+            secure: false,
         };
         let session = self.gateway.authorize(who, &ask).await?;
         let session = exchange.session.insert(session);
