@@ -111,8 +111,10 @@ class Exchange:
         return next((value for key, value in self.fields if key.lower() == name), None)
 
     def _inspect(self, line):
-        """What a proxy must not let through."""
-        for name in ("proxy-authorization", "proxy-connection", "proxy-authenticate"):
+        """What a proxy must not forward; what is in a tunnel is the client's own affair."""
+        if self.port != "plain":
+            return
+        for name in ("proxy-authorization", "proxy-connection"):
             if self.field(name) is not None:
                 self.origin.violations.append(f"{name} arrived with {line}")
         if not self.target.startswith("/"):
@@ -230,9 +232,10 @@ class Exchange:
             await self.answer(self.origin.small, *fields)
 
     async def _on_redirect(self):
-        """To `/redirect/COUNT-1`, and in the end to `/small`."""
-        count = int(self.rest)
-        await self.answer(b"", ("Location", f"/redirect/{count - 1}" if count > 1 else "/small"), status=302)
+        """To `/redirect/COUNT-1`, and in the end to what the query says, or `/small`."""
+        count, query = int(self.rest), self.query and "?" + self.query
+        onward = f"/redirect/{count - 1}{query}" if count > 1 else self.query or "/small"
+        await self.answer(b"", ("Location", onward), status=302)
 
     async def _on_moved(self):
         """To `/upload`, and the body has to go there too."""
@@ -302,7 +305,7 @@ class Exchange:
         """Passes everything to `git http-backend` (CGI), both bodies as streams."""
         process = await asyncio.create_subprocess_exec(
             "git", "http-backend", env=os.environ | self._git_variables(),
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE)
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL)
 
         async def feed():
             async for piece in self.body:
@@ -315,7 +318,7 @@ class Exchange:
         fields = [tuple(line.split(": ", 1)) for line in head.split("\r\n")]
         status = next((int(value.split()[0]) for name, value in fields if name == "Status"), 200)
         kept = [(name, value) for name, value in fields if name not in ("Status", "Content-Length", "Content-Type")]
-        kind = next(value for name, value in fields if name == "Content-Type")
+        kind = next((value for name, value in fields if name == "Content-Type"), "text/plain")
 
         async def pieces():
             while piece := await process.stdout.read(1 << 16):

@@ -8,7 +8,7 @@ import urllib.parse
 
 from origin import PROXY_ADDRESS
 
-USER, PASSWORD = "alice", "s3cret:w%rd/ä"
+USER, PASSWORD = "alice", "s3cret:w%rd/+ &"
 
 
 class Proxyd:

@@ -16,6 +16,8 @@ import sys
 import tempfile
 import traceback
 
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
 LISTENER = os.environ["LISTENER"]
 ASKS = LISTENER != "open"
 PROXY, PROXY_PLAIN, PROXY_WRONG = (os.environ[name] for name in ("PROXY", "PROXY_PLAIN", "PROXY_WRONG"))
