@@ -32,7 +32,6 @@ class Origin:
     def __init__(self, work, contexts):
         self.small, self.big = (open(work / name, "rb").read() for name in ("small", "big"))
         self.git_root = work / "git"
-        self.page = Page(self.big)
         self.contexts = contexts
         self.urls, self.servers, self.open, self.connections = {}, [], set(), 0
         self.forget()
@@ -47,6 +46,9 @@ class Origin:
             port = server.sockets[0].getsockname()[1]
             # By name inside TLS, by address in clear: both ways to a target are walked.
             self.urls[name] = f"https://localhost:{port}" if secure else f"http://127.0.0.1:{port}"
+
+        # Browsers tunnel to a WebSocket in clear, too.
+        self.page = Page(self.big, self.urls["tunnel"].replace("http", "ws") + "/ws")
 
     def forget(self):
         self.arrived = {name: Arrived() for name in self.PORTS}

@@ -10,9 +10,9 @@ RESOURCES = STYLES + SCRIPTS + PICTURES + FETCHED
 
 
 class Page:
-    """Its files by name, the same ones in every run."""
+    """Its files by name, the same ones in every run; `websocket` is where the page in clear finds its WebSocket."""
 
-    def __init__(self, big):
+    def __init__(self, big, websocket=""):
         chance = random.Random(50)
         size = lambda: int(200 * 1000 ** chance.random())
         letters = lambda: chance.randbytes(size() // 2).hex().encode()
@@ -28,7 +28,7 @@ class Page:
         self._add("big.bin", big, "application/octet-stream")
         assert len(self.files) == RESOURCES
         names = {kind: [name for name in self.files if name.endswith(kind)] for kind in (".css", ".js", ".png", ".bin")}
-        self.html = HTML.replace("NAMES", json.dumps(names)).replace("TAGS", tags(names)).encode()
+        self.html = HTML.replace("NAMES", json.dumps(names)).replace("TAGS", tags(names)).replace("WEBSOCKET", websocket)
 
     def _add(self, name, body, kind):
         how = ("length", "chunked", "gzip")[len(self.files) % 3]
@@ -37,7 +37,7 @@ class Page:
     def resource(self, name):
         """Body, type and framing of what is at `/page/NAME`; the page itself has no name."""
         if not name:
-            return self.html, "text/html", "length"
+            return self.html.encode(), "text/html", "length"
         return self.files.get(name, (None, None, None))
 
 
@@ -68,7 +68,7 @@ async function fetched() {
 function talk() {
   return new Promise((done, fail) => {
     const heard = [], long = 'w'.repeat(300000);
-    const socket = new WebSocket(location.origin.replace('http', 'ws') + '/ws');
+    const socket = new WebSocket(location.protocol === 'http:' ? 'WEBSOCKET' : location.origin.replace('http', 'ws') + '/ws');
     socket.binaryType = 'arraybuffer';
     socket.onerror = () => fail(new Error('the WebSocket failed behind ' + heard.length));
     socket.onclose = event => done({heard, code: event.code});

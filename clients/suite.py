@@ -51,7 +51,7 @@ class Suite:
         context.set_alpn_protocols(["http/1.1"])
         self.origin = Origin(work, context)
         self.proxyd = Proxyd(binary, work, certificate, key)
-        self.title, self.passed, self.failed = "suite", 0, []
+        self.title, self.passed, self.failed, self.told = "suite", 0, [], time.monotonic()
 
     async def run(self, names):
         await self.origin.start()
@@ -121,7 +121,8 @@ class Suite:
             print(f"FAILED {title}: {problem}", flush=True)
         else:
             self.passed += 1
-            print(f"ok     {title}", flush=True)
+            print(f"ok     {title} ({time.monotonic() - self.told:.1f} s)", flush=True)
+        self.told = time.monotonic()
 
     def environment(self, listener):
         kept = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)}

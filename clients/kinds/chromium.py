@@ -9,13 +9,12 @@ import contextlib
 import itertools
 import json
 import os
-import sys
 import tempfile
 
 from websockets.asyncio.client import connect
 
 from common import *
-from page import FETCHED, PICTURES, RESOURCES, SCRIPTS, STYLES, Page
+from page import PICTURES, RESOURCES, SCRIPTS, STYLES, Page
 
 WAYS = (PLAIN, TLS)
 PAGE = Page(BIG)
@@ -124,18 +123,35 @@ class Browser:
 
 
 @case(*WAYS)
-async def page(base):
+async def pages(base):
     async with browser() as one:
-        same(await one.open(f"{base}/page/"), None)
-        told = await one.evaluate("told")
-        same(told["pictures"], [16 + 8 * number for number in range(PICTURES)])
-        same((told["styles"], told["scripts"], told["upload"]), (STYLES, SCRIPTS, 5_000_000))
-        same(told["sizes"], [len(body) for name, (body, *_) in PAGE.files.items() if name.endswith(".bin")])
-        same(told["events"], ["0", "1", "2", "3", "4"])
-        same(told["socket"], {"heard": ["greeting", "short", "long", 70_000], "code": 1000})
-        await compare_bodies(one, base)
+        await look_at(one, base, f"{base}/page/")
         reused = sum(params["response"]["connectionReused"] for params in responses(one, base).values())
         check(reused >= RESOURCES - 12, f"only {reused} answers came on a connection that was used before")
+        await look_at(one, base, f"{base}/redirect/3?/page/")
+        check(len(one.seen("Fetch.authRequired")) <= 2, "the browser was asked again and again for its login")
+        await ask_for_statuses(one)
+
+
+async def look_at(one, base, url):
+    """Loads the page, and compares all that it got."""
+    same(await one.open(url), None)
+    told = await one.evaluate("told")
+    same(told["pictures"], [16 + 8 * number for number in range(PICTURES)])
+    same((told["styles"], told["scripts"], told["upload"]), (STYLES, SCRIPTS, 5_000_000))
+    same(told["sizes"], [len(body) for name, (body, *_) in PAGE.files.items() if name.endswith(".bin")])
+    same(told["events"], ["0", "1", "2", "3", "4"])
+    same(told["socket"], {"heard": ["greeting", "short", "long", 70_000], "code": 1000})
+    await compare_bodies(one, base)
+
+
+async def ask_for_statuses(one):
+    for status in (204, 404, 500):
+        same(await one.evaluate(f"fetch('/status/{status}').then(answer => answer.text().then(() => answer.status))"), status)
+    length = "fetch('/big', {method: 'HEAD'}).then(answer => answer.headers.get('content-length'))"
+    same(await one.evaluate(length), str(len(BIG)))
+    again = "fetch('/tagged', {headers: {'If-None-Match': '\"v1\"'}}).then(answer => answer.status)"
+    same(await one.evaluate(again), 304)
 
 
 def responses(one, base):
@@ -154,28 +170,6 @@ async def compare_bodies(one, base):
         same(base64.b64decode(got["body"]) if got["base64Encoded"] else got["body"].encode(), body)
 
 
-@case(*WAYS)
-async def again_and_redirected(base):
-    """Several pages in one browser: the login is asked for once."""
-    async with browser() as one:
-        for _ in range(3):
-            same(await one.open(f"{base}/redirect/3?/page/"), None)
-            await one.evaluate("told")
-            await compare_bodies(one, base)
-        check(len(one.seen("Fetch.authRequired")) <= 2, "it was asked again and again")
-
-
-@case(*WAYS)
-async def statuses(base):
-    async with browser() as one:
-        same(await one.open(f"{base}/page/0.css"), None)
-        for status in (204, 404, 500):
-            same(await one.evaluate(f"fetch('/status/{status}').then(answer => answer.text().then(() => answer.status))"), status)
-        same(await one.evaluate("fetch('/big', {method: 'HEAD'}).then(answer => answer.headers.get('content-length'))"), str(len(BIG)))
-        again = "fetch('/tagged', {headers: {'If-None-Match': '\"v1\"'}}).then(answer => answer.status)"
-        same(await one.evaluate(again), 304)
-
-
 @case
 async def refused_port():
     async with browser() as one:
@@ -184,27 +178,19 @@ async def refused_port():
         same(await one.open(f"https://{REFUSED}/"), "net::ERR_TUNNEL_CONNECTION_FAILED")
 
 
-@case(only=ASKS)
-async def wrong_login():
-    """Two wrong ones, then none: the page is the refusal, and there is no tunnel."""
-    for base in WAYS:
-        async with browser((LOGIN[0], "guessed"), ("nobody", "guessed")) as one:
-            error = await one.open(f"{base}/small")
-            same(len(one.seen("Fetch.authRequired")), 3)
-            if base == PLAIN:
-                same([params["response"]["status"] for params in one.seen("Network.responseReceived")][-1], 407)
-            else:
-                check(error is not None, "there is a tunnel")
-                print(error, file=sys.stderr)
-
-
-@case(only=ASKS)
-async def wrong_login_and_then_the_right_one():
-    for base in WAYS:
-        async with browser((LOGIN[0], "guessed"), LOGIN) as one:
-            same(await one.open(f"{base}/page/"), None)
-            await one.evaluate("told")
-            await compare_bodies(one, base)
+@case(*WAYS, only=ASKS)
+async def wrong_logins_and_then_the_right_one(base):
+    """Two wrong ones, then none: the page is the refusal, and there is no tunnel. Then a good one is taken."""
+    async with browser((LOGIN[0], "guessed"), ("nobody", "guessed")) as one:
+        error = await one.open(f"{base}/page/0.css")
+        same(len(one.seen("Fetch.authRequired")), 3)
+        if base == PLAIN:
+            same([params["response"]["status"] for params in one.seen("Network.responseReceived")], [407])
+        else:
+            same(error, "net::ERR_HTTP_RESPONSE_CODE_FAILURE")
+        one.logins = [LOGIN] * 2
+        same(await one.open(f"{base}/page/0.css"), None)
+        same(await one.evaluate("document.body.innerText.length > 100"), True)
 
 
 @contextlib.asynccontextmanager
