@@ -146,6 +146,7 @@ class Suite:
             "WORK": str(self.work),
             "HOME": str(self.work / "home"),
             "LC_ALL": "C.UTF-8",
+            "PYTHONDONTWRITEBYTECODE": "1",
         }
 
     # --------------------------------------------- the log against the origin
