@@ -201,11 +201,13 @@ impl Exchange {
         if moved {
             deadline.set(parts.progress);
         }
+        // An origin that answers before it has taken all of the request would take what
+        // follows for the rest of it.
+        let sent = !self.up.is_blocked();
         match ended {
             Poll::Ready(verdict)
-                if self.up.is_over()
-                    || self.up.is_withheld(parts.head)
-                    || verdict == Verdict::Upgraded =>
+                if self.up.is_withheld(parts.head)
+                    || sent && (self.up.is_over() || verdict == Verdict::Upgraded) =>
             {
                 return Ok(Poll::Ready(verdict));
             }
