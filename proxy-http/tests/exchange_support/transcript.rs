@@ -48,6 +48,7 @@ struct Stage {
     said: Vec<u8>,
     clients_turn: bool,
     last: u8,
+    /// How often more may be asked for.
     much: u8,
 }
 
@@ -60,7 +61,7 @@ impl Stage {
             said: Vec::new(),
             clients_turn: true,
             last: b'x',
-            much: 0,
+            much: 4,
         }
     }
 
@@ -111,8 +112,8 @@ impl Stage {
 
     fn direct(&mut self, direction: u8) {
         if direction == MUCH {
-            self.much += 1;
-            if self.much <= 4 {
+            if self.much > 0 {
+                self.much -= 1;
                 self.send(&[self.last; 100_000]);
             }
             return;
