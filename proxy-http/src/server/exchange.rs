@@ -218,11 +218,13 @@ impl Exchange {
             self.waiting = awaited;
             deadline.set(parts.config.pace.of(awaited));
         }
+        // An origin that answers before it has taken all of the request would take what
+        // follows for the rest of it.
+        let sent = !self.up.is_blocked();
         match ended {
             Poll::Ready(verdict)
-                if self.up.is_over()
-                    || self.up.is_withheld(parts.head)
-                    || verdict == Verdict::Upgraded =>
+                if self.up.is_withheld(parts.head)
+                    || sent && (self.up.is_over() || verdict == Verdict::Upgraded) =>
             {
                 return Ok(Poll::Ready(verdict));
             }
