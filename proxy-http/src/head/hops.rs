@@ -154,7 +154,8 @@ impl HeadEdit<'_> {
     }
 }
 
-const HOP_BY_HOP: Kinds = Kinds(
+/// Fields about one connection (RFC 9110 section 7.6.1).
+pub(super) const HOP_BY_HOP: Kinds = Kinds(
     Kind::Connection.bit()
         | Kind::KeepAlive.bit()
         | Kind::ProxyAuthenticate.bit()

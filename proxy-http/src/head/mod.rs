@@ -18,6 +18,8 @@ pub use request::{RequestHead, RequestKind, RequestParser};
 pub use response::{ResponseHead, ResponseParser};
 pub use target::RequestTarget;
 
+#[cfg(feature = "serve")]
+pub(crate) use edit::check_own;
 pub(crate) use field::{is_token, is_trailer_forbidden, trim};
 
 use field::{Field, Kind, Kinds};

@@ -178,6 +178,13 @@ where
         session: &mut G::Session,
         exchange: &mut Exchange,
     ) -> Result<(), Unserved> {
+        let filter = &self.server.filter;
+        let prepared = exchange
+            .up
+            .prepare(request.head, request.early, filter, session);
+        if let Err(fault) = prepared {
+            return Err(self.failed(exchange, fault));
+        }
         let Shaping { stop, way, .. } = self.server.gateway.shaping(session);
         // The session's own ear for its stop token, if it has one.
         let mut stopper = (!stop.is_never()).then(|| Box::new(Deadline::follower(stop)));
@@ -230,9 +237,7 @@ where
             }
             if !begun {
                 begun = true;
-                if let Err(fault) = exchange.begin(cx, &mut parts) {
-                    return Poll::Ready(Verdict::Failed(fault));
-                }
+                exchange.begin(cx, &mut parts);
             }
             exchange.poll(cx, deadline, &mut parts)
         })
@@ -322,6 +327,10 @@ where
         match verdict {
             Verdict::Upgraded => return reused,
             Verdict::Complete if exchange.up.is_done() && exchange.down.reusable => return reused,
+            // The client gets another answer; the origin's one is over all the same.
+            Verdict::Failed(_) if exchange.up.is_done() && exchange.down.is_dropped() => {
+                return reused;
+            }
             // Both sides have all they wanted; a reset leaves no TIME_WAIT here,
             // which would use up the ports towards a busy origin.
             Verdict::Complete if exchange.up.is_done() && !exchange.down.ends_with_connection() => {

@@ -9,7 +9,7 @@ use proxy_relay::{Deadline, Expired, Ticks, Transport};
 use super::download::Download;
 use super::upload::Upload;
 use super::wire::poll_read;
-use crate::filter::{Chunk, Direction, Filter, Flow};
+use crate::filter::{Answer, Direction, Filter};
 use crate::{BodyError, Framing, HeadError, RequestHead};
 
 /// The state of both directions.
@@ -42,22 +42,6 @@ pub(super) struct Parts<'x, S, U, F, Se> {
     pub(super) progress: Ticks,
 }
 
-impl<S, U, F: Filter<Se>, Se> Parts<'_, S, U, F, Se> {
-    /// Shows a piece of a body to the filter; says whether it wants to see more.
-    pub(super) fn inspect(
-        &mut self,
-        direction: Direction,
-        bytes: &[u8],
-        last: bool,
-    ) -> Result<bool, Fault> {
-        let mut chunk = Chunk::new(bytes, last);
-        match self.filter.body(self.session, direction, &mut chunk) {
-            Flow::Reject(status) => Err(Fault::Rejected(direction, status)),
-            flow => Ok(flow == Flow::Inspect),
-        }
-    }
-}
-
 /// How an exchange came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -73,6 +57,9 @@ pub(super) enum Verdict {
 /// Why an exchange failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
+    /// A filter gave an answer of its own, with this status; it is kept in
+    /// [`Exchange::take_answer`].
+    Answered(u16),
     /// The request body broke the protocol.
     BadBody(BodyError),
     /// The response body broke the protocol.
@@ -133,18 +120,21 @@ impl Exchange {
         self.client_finished = false;
     }
 
-    /// Sends the request head, together with the body bytes already here.
+    /// Sends the request, which was prepared, as far as it is here.
     pub(super) fn begin<S, U, F, Se>(
         &mut self,
         cx: &mut Context<'_>,
         parts: &mut Parts<'_, S, U, F, Se>,
-    ) -> Result<(), Fault>
-    where
+    ) where
         U: Transport,
-        F: Filter<Se>,
     {
         self.down.clear();
-        self.up.begin(cx, parts)
+        self.up.begin(cx, parts);
+    }
+
+    /// The answer that a filter gave.
+    pub(super) fn take_answer(&mut self) -> Option<Box<Answer>> {
+        self.up.take_answer().or_else(|| self.down.take_answer())
     }
 
     /// Whether the request can be sent again on another connection: nothing of
@@ -273,6 +263,7 @@ impl Fault {
     /// The status for the client if nothing of an answer has left yet.
     pub(super) fn status(self) -> Option<u16> {
         match self {
+            Self::Answered(status) => Some(status),
             Self::BadBody(_) | Self::ClientTruncated => Some(400),
             Self::BadAnswer(_)
             | Self::BadHead(_)
@@ -297,7 +288,7 @@ impl Fault {
             Self::ClientReset | Self::ClientTruncated => End::ClientReset,
             Self::OriginGone => End::OriginReset,
             Self::ParentLogin => End::ConnectFailed,
-            Self::Rejected(..) => End::Forbidden,
+            Self::Answered(_) | Self::Rejected(..) => End::Forbidden,
             Self::Stopped(end) => end,
             Self::TimedOut(Waiting::Client) => End::ClientTimeout,
             Self::TimedOut(Waiting::Origin) => End::OriginTimeout,

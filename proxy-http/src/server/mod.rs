@@ -10,6 +10,7 @@ mod refuse;
 mod tunnel;
 mod upload;
 mod upstream;
+mod view;
 mod wire;
 
 use proxy_core::{End, Gateway, Peer};

@@ -50,7 +50,10 @@ impl Refusal {
         };
         Self {
             reply: failed(fault, status),
-            end: fault.end(),
+            end: match fault {
+                Fault::Answered(_) => End::Completed,
+                fault => fault.end(),
+            },
             error,
             framed: !matches!(fault, Fault::BadBody(_) | Fault::ClientTruncated),
         }
@@ -171,7 +174,11 @@ where
             (Some(_), Version::Http10) => Persist::KeepAlive,
             (Some(_), Version::Http11) => Persist::Default,
         };
-        refusal.encode(&self.server.config, persist, request.head.kind(), &mut out);
+        let kind = request.head.kind();
+        match exchange.take_answer() {
+            Some(answer) => answer.encode(persist, kind == RequestKind::Head, &mut out),
+            None => refusal.encode(&self.server.config, persist, kind, &mut out),
+        }
         let said = self.say(&out).await;
 
         let mut report = Report::new(&self.peer, said.err().unwrap_or(refusal.end));
@@ -303,6 +310,8 @@ where
 /// The answer to a failed exchange.
 fn failed(fault: Fault, status: u16) -> Reply<'static> {
     match fault {
+        // The filter's own answer is sent.
+        Fault::Answered(_) => Reply::new(status),
         Fault::BadAnswer(_) | Fault::BadHead(_) | Fault::Interim => Reply::bad_response(),
         Fault::BadBody(_) => bad_request(status).cause("the request body broke the protocol"),
         Fault::ClientReset | Fault::ClientTruncated => {
