@@ -4,7 +4,6 @@
 use bytes::BytesMut;
 
 use super::field::{Field, Header, Kind, is_token, offset, span, text};
-use super::hops::HOP_BY_HOP;
 use super::request::RequestLine;
 use super::response::{CODE, StatusLine};
 use super::target::Form;
@@ -40,12 +39,6 @@ impl EditScript {
         self.text.clear();
         self.target = NewTarget::Same;
         self.upgrade_version = false;
-    }
-
-    /// Makes the changes so far the ones that [`HeadEdit::resume`] goes back to.
-    #[cfg(feature = "serve")]
-    pub(crate) fn settle(&mut self) {
-        self.settled = (self.text.len(), self.target);
     }
 
     fn is_cut(&self, index: usize) -> bool {
@@ -131,11 +124,27 @@ impl<'a> HeadEdit<'a> {
         Self::new(script, head.table, head.bytes, Line::Response(head.line))
     }
 
-    /// Goes on with a request head whose changes were settled: lines and a
-    /// target that came later are taken back, so that the head can be sent to
-    /// another hop.
-    #[cfg(feature = "serve")]
-    pub(crate) fn resume(script: &'a mut EditScript, head: &RequestHead<'a, 'a>) -> Self {
+    /// Goes on with a request head whose changes were [settled](Self::settle), to
+    /// send it again: new lines and a new target that came later are taken back.
+    ///
+    /// ```
+    /// # use proxy_core::Status;
+    /// # use proxy_http::{EditScript, HeadEdit, HeadLimits, RequestParser};
+    /// # let mut parser = RequestParser::new(HeadLimits::default());
+    /// # let input = b"GET http://h/ HTTP/1.1\r\nHost: h\r\n\r\n";
+    /// # let Status::Complete(head, _) = parser.parse(input)? else { unreachable!() };
+    /// let mut script = EditScript::new();
+    /// let mut edit = HeadEdit::request(&mut script, &head);
+    /// edit.append("X-Kept", b"1")?;
+    /// edit.settle();
+    /// edit.append("X-Try", b"1")?;
+    /// let mut edit = HeadEdit::resume(&mut script, &head);
+    /// edit.append("X-Try", b"2")?;
+    /// let values: Vec<_> = edit.headers().map(|header| header.value).collect();
+    /// assert_eq!(values, [&b"h"[..], b"1", b"2"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn resume(script: &'a mut EditScript, head: &RequestHead<'a, 'a>) -> Self {
         let (text, target) = script.settled;
         script.inserts.retain(|line| (line.start as usize) < text);
         script.text.truncate(text);
@@ -161,6 +170,12 @@ impl<'a> HeadEdit<'a> {
             bytes,
             line,
         }
+    }
+
+    /// Makes the changes so far the ones that [`resume`](Self::resume) goes back
+    /// to.
+    pub fn settle(&mut self) {
+        self.script.settled = (self.script.text.len(), self.script.target);
     }
 
     /// Leaves out every field called `name`, in any case; says whether there
@@ -609,7 +624,7 @@ fn check(name: &[u8], value: &[u8]) -> Result<(), EditError> {
 #[cfg(feature = "serve")]
 pub(crate) fn check_own(name: &[u8], value: &[u8]) -> Result<(), EditError> {
     check(name, value)?;
-    match HOP_BY_HOP.has(Kind::of(name)) {
+    match super::hops::HOP_BY_HOP.has(Kind::of(name)) {
         true => Err(EditError::Fixed),
         false => Ok(()),
     }

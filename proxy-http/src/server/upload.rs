@@ -87,7 +87,7 @@ impl Upload {
         if self.view.is_rewrite() && self.framing != Framing::Chunked {
             edit.reframe(Framing::Chunked);
         }
-        self.script.settle();
+        edit.settle();
         let mut opening = BytesMut::new();
         let ask = |chunk: &mut Chunk<'_>| filter.body(session, Direction::Request, chunk);
         self.used = self.take(early, &mut opening, ask)?.len;
