@@ -237,3 +237,111 @@ fn broken(direction: Direction) -> fn(BodyError) -> Fault {
         Direction::Response => Fault::BadAnswer,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What becomes of a body that arrives in these pieces, and whether it ended.
+    fn reframed(
+        framing: Framing,
+        chunked: bool,
+        pieces: &[&[u8]],
+    ) -> Result<(Vec<u8>, bool), Fault> {
+        let mut framer = BodyFramer::new(framing);
+        let mut view = View::Pass;
+        view.begin(Flow::Rewrite, Direction::Response, framing)?;
+        let mut out = BytesMut::new();
+        let mut end = false;
+        let upper = |chunk: &mut Chunk<'_>| {
+            chunk.replace(chunk.bytes().to_ascii_uppercase());
+            Flow::Rewrite
+        };
+        for piece in pieces {
+            let way = (Direction::Response, chunked);
+            if !end {
+                end = view.reframe(&mut framer, way, piece, &mut out, upper)?.end;
+            }
+        }
+        Ok((out.to_vec(), end))
+    }
+
+    /// The content of chunks and what stands behind the last of them.
+    fn read(chunks: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
+        let mut framer = BodyFramer::new(Framing::Chunked);
+        let (mut rest, mut content, mut trailers) = (chunks, Vec::new(), Vec::new());
+        while !framer.is_over() && !rest.is_empty() {
+            let in_trailers = framer.is_in_trailers();
+            let found = framer.payload(rest).ok()?;
+            if in_trailers {
+                trailers.extend_from_slice(&rest[..found.used]);
+            }
+            content.extend_from_slice(&rest[found.range]);
+            rest = &rest[found.used..];
+        }
+        (framer.is_over() && rest.is_empty()).then_some((content, trailers))
+    }
+
+    const CHUNKS: &[u8] = b"1\r\na\r\n003;x=\"y\"\r\nbcd\r\n00;z\r\nT: u\r\nV:  w\r\n\r\n";
+
+    #[test]
+    fn p20_content_and_trailers_survive_every_cut() -> Result<(), Fault> {
+        for first in 0..=CHUNKS.len() {
+            for second in first..=CHUNKS.len() {
+                let pieces = [&CHUNKS[..first], &CHUNKS[first..second], &CHUNKS[second..]];
+                let (sent, _) = reframed(Framing::Chunked, true, &pieces)?;
+                let whole = Some((b"ABCD".to_vec(), b"T: u\r\nV:  w\r\n\r\n".to_vec()));
+                assert_eq!(read(&sent), whole, "{first} {second}");
+                let (sent, _) = reframed(Framing::Chunked, false, &pieces)?;
+                assert_eq!(sent, b"ABCD");
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn p16_without_the_end_there_is_no_last_chunk() -> Result<(), Fault> {
+        for end in 0..CHUNKS.len() {
+            let (sent, over) = reframed(Framing::Chunked, true, &[&CHUNKS[..end]])?;
+            assert!(!over && read(&sent).is_none(), "{end}");
+        }
+        for end in 0..4 {
+            let (sent, over) = reframed(Framing::Length(4), true, &[&b"abcd"[..end]])?;
+            assert!(!over && read(&sent).is_none(), "{end}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn an_end_is_told_once() -> Result<(), Fault> {
+        for (framing, body) in [(Framing::Length(0), &b""[..]), (Framing::Length(2), b"ab")] {
+            let (sent, over) = reframed(framing, true, &[body])?;
+            let upper = body.to_ascii_uppercase();
+            assert!(over);
+            assert_eq!(read(&sent), Some((upper, b"\r\n".to_vec())));
+        }
+        let mut view = View::Rewrite(Box::default());
+        let mut out = BytesMut::new();
+        let way = (Direction::Response, true);
+        view.close(way, &mut out, |chunk| {
+            assert!(chunk.is_last() && chunk.replace("bye"));
+            Flow::Rewrite
+        })?;
+        assert_eq!(&out[..], b"3\r\nbye\r\n0\r\n\r\n");
+        Ok(())
+    }
+
+    #[test]
+    fn what_breaks_the_protocol_is_told_of_its_side() {
+        let mut framer = BodyFramer::new(Framing::Chunked);
+        let error = View::Inspect.inspect(&mut framer, Direction::Request, b"x", |_| Flow::Pass);
+        assert_eq!(error, Err(Fault::BadBody(BodyError::ChunkSize)));
+        let error = reframed(Framing::Chunked, true, &[b"1\r\nab"]);
+        assert_eq!(error, Err(Fault::BadAnswer(BodyError::ChunkEnd)));
+    }
+
+    #[test]
+    fn a_view_is_small() {
+        assert_eq!(size_of::<View>(), 16);
+    }
+}
