@@ -9,18 +9,23 @@ mod certificates;
 mod cli;
 mod config;
 mod datagrams;
+mod egress;
 mod errand;
 mod explain;
 mod gate;
 mod gateway;
+mod idle;
+mod issuers;
 mod listen;
 mod log;
 mod mark;
 mod name_files;
 mod nofile;
+mod origin_tls;
 mod outside;
 mod own;
 mod parents;
+mod places;
 mod plan;
 mod policy;
 mod resolver;
@@ -50,6 +55,9 @@ use certificates::Unloaded;
 use cli::{Cli, Command};
 use config::{Config, Problem};
 use explain::Explain;
+use origin_tls::Trust;
+use parents::Ways;
+use proxy_tls::Acceptor;
 use users::Unread;
 
 fn main() -> ExitCode {
@@ -69,9 +77,7 @@ fn main() -> ExitCode {
     if let Some(Command::Explain(request)) = &cli.command {
         return explain(request, &config);
     }
-    let loaded =
-        certificates::load(&config).and_then(|acceptors| Ok((acceptors, parents::load(&config)?)));
-    let (acceptors, ways) = match loaded {
+    let (acceptors, ways, trust) = match load(&config) {
         Ok(loaded) => loaded,
         Err(Unloaded::Failures(failures)) => return fail(FAILURE, "proxyd: ", &failures),
         Err(Unloaded::Mistakes(problems)) => return fail(MISTAKE, "", &problems),
@@ -88,12 +94,19 @@ fn main() -> ExitCode {
             let _ = writeln!(io::stdout(), "OK: {}", config.summary(users.len()));
             Ok(())
         }
-        _ => run::run(config, acceptors, ways, users),
+        _ => run::run(config, acceptors, ways, trust, users),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failures) => fail(FAILURE, "proxyd: ", &failures),
     }
+}
+
+/// Reads the files that TLS needs, with clients, parents and origins.
+fn load(config: &Config) -> Result<(Vec<Option<Acceptor>>, Ways, Option<Trust>), Unloaded> {
+    let acceptors = certificates::load(config)?;
+    let ways = parents::load(config)?;
+    Ok((acceptors, ways, Trust::load(config)?))
 }
 
 fn explain(request: &Explain, config: &Config) -> ExitCode {

@@ -14,10 +14,12 @@ use tokio::task::LocalSet;
 
 use crate::banner;
 use crate::config::{Access, Config};
+use crate::egress::Egress;
 use crate::gate::Limit;
 use crate::log::{Handle, Writer};
 use crate::name_files::NameFiles;
 use crate::nofile;
+use crate::origin_tls::Trust;
 use crate::own::OwnAddresses;
 use crate::parents::Ways;
 use crate::plan::Plan;
@@ -39,6 +41,7 @@ pub(crate) fn run(
     config: Config,
     acceptors: Vec<Option<Acceptor>>,
     ways: Ways,
+    trust: Option<Trust>,
     users: Table,
 ) -> Result<(), Vec<String>> {
     let descriptors = nofile::raise();
@@ -72,9 +75,14 @@ pub(crate) fn run(
         policy: Arc::new(Policy::new(&config)),
         names: watches.names.service(),
         ways,
+        trust,
         door,
-        limit: config.connections.map(|most| Arc::new(Limit::new(most))),
-        idle: idle_connections(descriptors, config.workers),
+        limit: Arc::new(Limit::new(&config.limits)),
+        egress: Egress::new(&config.limits).map(Arc::new),
+        idle: match config.limits.idle_connections {
+            Some(most) => most,
+            None => idle_connections(descriptors, config.workers),
+        },
         stop: Stop::new(),
         phase,
         config: Arc::new(config),

@@ -46,6 +46,8 @@
 
 pub mod auth;
 
+#[cfg(feature = "serve")]
+mod accept;
 mod body;
 mod chunk;
 mod connect;

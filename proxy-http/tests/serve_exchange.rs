@@ -873,6 +873,8 @@ fn impatient() -> Config {
     let mut timeouts = Timeouts::default();
     timeouts.head = Some(Duration::from_millis(200));
     timeouts.keep_alive = Some(Duration::from_millis(200));
+    timeouts.body = Some(Duration::from_millis(200));
+    timeouts.first_byte = Some(Duration::from_millis(200));
     timeouts.progress = Some(Duration::from_millis(200));
     let mut config = Config::default();
     config.timeouts(timeouts);

@@ -102,11 +102,8 @@ impl Answer {
         if !matches!(self.status, 204 | 304) {
             out.put_slice(format!("Content-Length: {}\r\n", body.len()).as_bytes());
         }
-        out.put_slice(match persist {
-            Persist::Close => b"Connection: close\r\n\r\n",
-            Persist::Default => b"\r\n",
-            Persist::KeepAlive => b"Connection: keep-alive\r\n\r\n",
-        });
+        persist.encode(out);
+        out.put_slice(b"\r\n");
         if !head_only {
             out.put_slice(body);
         }

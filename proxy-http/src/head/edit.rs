@@ -41,8 +41,12 @@ impl EditScript {
         self.upgrade_version = false;
     }
 
-    fn is_cut(&self, index: usize) -> bool {
+    pub(super) fn is_cut(&self, index: usize) -> bool {
         self.cuts[index / 64] & (1 << (index % 64)) != 0
+    }
+
+    pub(super) fn cut(&mut self, index: usize) {
+        self.cuts[index / 64] |= 1 << (index % 64);
     }
 }
 
@@ -505,7 +509,7 @@ impl<'a> HeadEdit<'a> {
         let mut first = None;
         for (index, field) in self.table.fields.iter().enumerate() {
             if condition(field, self.bytes) && !self.script.is_cut(index) {
-                self.script.cuts[index / 64] |= 1 << (index % 64);
+                self.script.cut(index);
                 first.get_or_insert(index);
             }
         }
@@ -514,11 +518,17 @@ impl<'a> HeadEdit<'a> {
 
     /// Adds a line in front of line `at`, behind what was added there before.
     pub(super) fn insert(&mut self, at: usize, name: &[u8], value: &[u8]) {
+        self.insert_with(at, name, |text| text.extend_from_slice(value));
+    }
+
+    /// The same with a value that `write` appends.
+    pub(super) fn insert_with(&mut self, at: usize, name: &[u8], write: impl FnOnce(&mut Vec<u8>)) {
         let EditScript { inserts, text, .. } = &mut *self.script;
         let start = text.len();
-        for part in [name, b": ", value, b"\r\n"] {
-            text.extend_from_slice(part);
-        }
+        text.extend_from_slice(name);
+        text.extend_from_slice(b": ");
+        write(text);
+        text.extend_from_slice(b"\r\n");
         let line = Insert {
             at: offset(at),
             name_len: offset(name.len()),
@@ -534,12 +544,6 @@ impl<'a> HeadEdit<'a> {
     #[cfg(feature = "serve")]
     pub(crate) fn show_login(&mut self, value: &[u8]) {
         self.insert(self.table.fields.len(), b"Proxy-Authorization", value);
-    }
-
-    /// Adds this proxy to the path of the request.
-    #[cfg(feature = "serve")]
-    pub(crate) fn show_via(&mut self, value: &[u8]) {
-        self.insert(self.table.fields.len(), b"Via", value);
     }
 
     /// The target for an HTTP parent instead of an origin: scheme and authority

@@ -26,6 +26,8 @@ pub(super) struct Download {
     pub(super) unwelcome: bool,
     /// The origin connection can carry another request.
     pub(super) reusable: bool,
+    /// The origin connection is for one person from now on.
+    pub(super) binding: bool,
     /// Bytes the origin sent behind its 101.
     pub(super) surplus: BytesMut,
     outbox: Outbox,
@@ -70,6 +72,7 @@ impl Download {
             closing: false,
             unwelcome: false,
             reusable: false,
+            binding: false,
             surplus: BytesMut::new(),
             outbox: Outbox::default(),
             pumped: 0,
@@ -123,14 +126,18 @@ impl Download {
         self.outbox.sent() + self.pumped
     }
 
-    /// The final answer was delivered in full.
-    pub(super) fn is_complete(&self) -> bool {
-        self.phase == Phase::Complete && !self.is_blocked()
-    }
-
     /// A byte of the final answer may have left for the client.
     pub(super) fn has_begun(&self) -> bool {
         self.begun
+    }
+
+    /// Some of the final answer is here, and some of it is not.
+    pub(super) fn is_under_way(&self) -> bool {
+        match self.phase {
+            Phase::Head => !self.partial.is_empty(),
+            Phase::Body => true,
+            Phase::Complete | Phase::Upgraded => false,
+        }
     }
 
     /// The origin has not sent a single byte.
@@ -273,7 +280,7 @@ impl Download {
     ) -> Result<(), Fault> {
         let upgrade = head.status() == 101;
         if upgrade {
-            if parts.head.upgrade().is_none() {
+            if !parts.head.passes_upgrade() || head.switches_http() {
                 return Err(Fault::Interim);
             }
             self.status = 101;
@@ -294,6 +301,9 @@ impl Download {
             persist: Persist::Default,
             upgrade,
         });
+        if let Some(via) = parts.config.via_towards(false) {
+            edit.show_via(via);
+        }
         if edit.is_unchanged() {
             return self.send(cx, parts, own, &[]);
         }
@@ -365,6 +375,9 @@ impl Download {
             // RFC 9112 section 6.1: none for HTTP/1.0, not even in answer to HEAD.
             edit.reframe(Framing::UntilClose);
         }
+        if let Some(via) = parts.config.via_towards(false) {
+            edit.show_via(via);
+        }
         let flow = parts.filter.response(parts.session, &mut edit);
         let rewrite = flow == Flow::Rewrite;
         self.view.begin(flow, Direction::Response, self.framing)?;
@@ -398,6 +411,7 @@ impl Download {
             (framing, _) => framing,
         };
         self.closing = self.unwelcome || !parts.head.keep_alive() || self.ends_with_connection();
+        self.binding = head.binds_connection();
         self.reusable = head.keep_alive() && self.framing != Framing::UntilClose;
     }
 

@@ -4,8 +4,9 @@ use std::task::{Context, Poll};
 
 use bytes::BytesMut;
 use proxy_core::{End, HeadLimits, HttpParent, StopState};
-use proxy_relay::{Deadline, Expired, Ticks, Transport};
+use proxy_relay::{Deadline, Expired, Transport};
 
+use super::config::Config;
 use super::download::Download;
 use super::upload::Upload;
 use super::wire::poll_read;
@@ -24,6 +25,8 @@ pub(super) struct Exchange {
     pub(super) ahead: BytesMut,
     /// The client sent its FIN.
     pub(super) client_finished: bool,
+    /// What the deadline was last set for.
+    waiting: Waiting,
 }
 
 /// What an exchange works on.
@@ -32,14 +35,14 @@ pub(super) struct Parts<'x, S, U, F, Se> {
     pub(super) origin: &'x mut U,
     /// The HTTP proxy that the origin is reached through.
     pub(super) parent: Option<&'x HttpParent>,
-    /// The `Via` that parents are shown.
-    pub(super) via: Option<&'x str>,
+    pub(super) config: &'x Config,
     pub(super) filter: &'x F,
     pub(super) session: &'x mut Se,
     pub(super) head: &'x RequestHead<'x, 'x>,
     /// Bytes that came in one piece with the head.
     pub(super) early: &'x [u8],
-    pub(super) progress: Ticks,
+    /// The client connection takes no further request.
+    pub(super) last: bool,
 }
 
 /// How an exchange came out.
@@ -81,18 +84,23 @@ pub(super) enum Fault {
     Rejected(Direction, u16),
     /// Stopped from outside.
     Stopped(End),
+    /// The request body is longer than allowed.
+    TooLarge,
     /// Nothing moved for too long.
     TimedOut(Waiting),
     /// The origin broke off its answer.
     Truncated,
 }
 
-/// Whom an exchange waited for when its time was over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What an exchange waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Waiting {
+    /// The origin, to go on with its answer.
+    Answer,
     /// The client, to send.
     Client,
     /// The origin, to answer.
+    #[default]
     Origin,
     /// A peer, to take bytes.
     Writing,
@@ -106,6 +114,7 @@ impl Exchange {
             down: Download::new(limits),
             ahead: BytesMut::new(),
             client_finished: false,
+            waiting: Waiting::default(),
         }
     }
 
@@ -120,7 +129,8 @@ impl Exchange {
         self.client_finished = false;
     }
 
-    /// Sends the request, which was prepared, as far as it is here.
+    /// Sends the request, which was prepared, as far as it is here. The deadline is
+    /// set for an answer then.
     pub(super) fn begin<S, U, F, Se>(
         &mut self,
         cx: &mut Context<'_>,
@@ -129,6 +139,7 @@ impl Exchange {
         U: Transport,
     {
         self.down.clear();
+        self.waiting = Waiting::default();
         self.up.begin(cx, parts);
     }
 
@@ -178,18 +189,22 @@ impl Exchange {
         F: Filter<Se>,
     {
         if let Poll::Ready(expired) = deadline.poll(cx) {
-            return Err(self.expired(expired));
+            return Err(match expired {
+                Expired::Stopped(end) => Fault::Stopped(end),
+                Expired::Elapsed => Fault::TimedOut(self.waiting),
+            });
         }
         let mut moved = self.up.poll(cx, parts, &mut self.ahead)?;
-        let draining = !matches!(deadline.stop_state(), StopState::Running);
+        let last = parts.last || deadline.stop_state() != StopState::Running;
         let waiting = self.waiting(parts.early);
         // A client that is still sending may be cut off in what it sends next.
-        self.down.unwelcome =
-            draining || !self.up.is_done() || (self.client_finished && waiting == 0);
+        self.down.unwelcome = last || !self.up.is_done() || (self.client_finished && waiting == 0);
         let (active, ended) = self.down.poll(cx, parts)?;
         moved |= active;
-        if moved {
-            deadline.set(parts.progress);
+        let awaited = self.awaited(parts.head);
+        if moved || awaited != self.waiting {
+            self.waiting = awaited;
+            deadline.set(parts.config.pace.of(awaited));
         }
         match ended {
             Poll::Ready(verdict)
@@ -243,18 +258,17 @@ impl Exchange {
         Ok(())
     }
 
-    fn expired(&self, expired: Expired) -> Fault {
-        match expired {
-            Expired::Stopped(end) => Fault::Stopped(end),
-            Expired::Elapsed if self.down.is_blocked() || self.up.is_blocked() => {
-                Fault::TimedOut(Waiting::Writing)
-            }
-            Expired::Elapsed
-                if !self.up.is_done() && (!self.down.has_begun() || self.down.is_complete()) =>
-            {
-                Fault::TimedOut(Waiting::Client)
-            }
-            Expired::Elapsed => Fault::TimedOut(Waiting::Origin),
+    /// What has to happen next.
+    fn awaited(&self, head: &RequestHead<'_, '_>) -> Waiting {
+        let (up, down) = (&self.up, &self.down);
+        if down.is_blocked() || up.is_blocked() {
+            Waiting::Writing
+        } else if down.is_under_way() {
+            Waiting::Answer
+        } else if up.is_over() || (down.is_untouched() && up.is_withheld(head)) {
+            Waiting::Origin
+        } else {
+            Waiting::Client
         }
     }
 }
@@ -275,8 +289,9 @@ impl Fault {
             Self::Rejected(Direction::Request, status) => Some(refusal(status, 403)),
             Self::Rejected(Direction::Response, status) => Some(refusal(status, 502)),
             Self::Stopped(_) => Some(503),
+            Self::TooLarge => Some(413),
             Self::TimedOut(Waiting::Client) => Some(408),
-            Self::TimedOut(Waiting::Origin | Waiting::Writing) => Some(504),
+            Self::TimedOut(Waiting::Answer | Waiting::Origin | Waiting::Writing) => Some(504),
         }
     }
 
@@ -290,10 +305,22 @@ impl Fault {
             Self::ParentLogin => End::ConnectFailed,
             Self::Answered(_) | Self::Rejected(..) => End::Forbidden,
             Self::Stopped(end) => end,
+            Self::TooLarge => End::Limit,
             Self::TimedOut(Waiting::Client) => End::ClientTimeout,
-            Self::TimedOut(Waiting::Origin) => End::OriginTimeout,
+            Self::TimedOut(Waiting::Answer | Waiting::Origin) => End::OriginTimeout,
             Self::TimedOut(Waiting::Writing) => End::WriteStalled,
             Self::Truncated => End::Truncated,
+        }
+    }
+
+    /// The word for what was wrong with a message.
+    pub(super) fn word(self) -> Option<&'static str> {
+        match self {
+            Self::BadBody(error) | Self::BadAnswer(error) => Some(error.word()),
+            Self::BadHead(error) => Some(error.word()),
+            Self::Interim => Some("interim-answer"),
+            Self::TooLarge => Some(TOO_LARGE),
+            _ => None,
         }
     }
 }
@@ -309,6 +336,9 @@ fn refusal(status: u16, otherwise: u16) -> u16 {
         _ => otherwise,
     }
 }
+
+/// The word for a body beyond the limit.
+pub(super) const TOO_LARGE: &str = "body-too-large";
 
 /// The longest stretch of following requests taken in before their turn.
 const AHEAD: usize = 16 * 1024;

@@ -1,11 +1,15 @@
 //! The request on its way from the client to the origin.
 
+use std::net::IpAddr;
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
+use proxy_core::Gateway;
 use proxy_relay::{Buffers, Pump, PumpError, Transport, lend};
 
+use super::Server;
 use super::exchange::{Fault, Parts, pumped};
+use super::request::Request;
 use super::view::View;
 use super::wire::{Outbox, poll_read};
 use crate::filter::{Answer, Chunk, Direction, Filter, Flow};
@@ -68,13 +72,14 @@ impl Upload {
 
     /// Asks the filter, and takes in the part of the body that came with the
     /// head: once for each request, whatever connection it goes to.
-    pub(super) fn prepare<F: Filter<Se>, Se>(
+    pub(super) fn prepare<G: Gateway, F: Filter<G::Session>>(
         &mut self,
-        head: &RequestHead<'_, '_>,
-        early: &[u8],
-        filter: &F,
-        session: &mut Se,
+        request: &Request<'_>,
+        client: IpAddr,
+        server: &Server<G, F>,
+        session: &mut G::Session,
     ) -> Result<(), Fault> {
+        let (head, filter, config) = (request.head, &server.filter, &server.config);
         self.framing = head.framing();
         self.framer = BodyFramer::new(self.framing);
         let mut edit = HeadEdit::request(&mut self.script, head);
@@ -82,6 +87,7 @@ impl Upload {
             upgrade: true,
             ..ToOrigin::default()
         });
+        edit.show_client(client, config.forwarded);
         let flow = filter.request(session, &mut edit);
         self.view.begin(flow, Direction::Request, self.framing)?;
         if self.view.is_rewrite() && self.framing != Framing::Chunked {
@@ -90,7 +96,9 @@ impl Upload {
         edit.settle();
         let mut opening = BytesMut::new();
         let ask = |chunk: &mut Chunk<'_>| filter.body(session, Direction::Request, chunk);
-        self.used = self.take(early, &mut opening, ask)?.len;
+        self.used = self
+            .take(request.early, config.body_bytes, &mut opening, ask)?
+            .len;
         if let View::Rewrite(rewriting) = &mut self.view {
             rewriting.opening = opening;
         }
@@ -194,9 +202,9 @@ impl Upload {
             if let Some(login) = &parent.authorization {
                 edit.show_login(login);
             }
-            if let Some(via) = parts.via {
-                edit.show_via(via.as_bytes());
-            }
+        }
+        if let Some(via) = parts.config.via_towards(parts.parent.is_some()) {
+            edit.show_via(via);
         }
         edit.encode(out);
     }
@@ -253,7 +261,7 @@ impl Upload {
             self.view.forget_opening();
             let ask =
                 |chunk: &mut Chunk<'_>| parts.filter.body(parts.session, Direction::Request, chunk);
-            let extent = self.take(bytes, write, ask)?;
+            let extent = self.take(bytes, parts.config.body_bytes, write, ask)?;
             self.go_on();
             let (own, next) = bytes.split_at(extent.len);
             ahead.extend_from_slice(next);
@@ -273,14 +281,21 @@ impl Upload {
     fn take(
         &mut self,
         bytes: &[u8],
+        most: Option<u64>,
         out: &mut BytesMut,
         ask: impl FnMut(&mut Chunk<'_>) -> Flow,
     ) -> Result<Extent, Fault> {
         let (framer, way) = (&mut self.framer, Direction::Request);
-        match self.view {
+        let extent = match self.view {
             View::Inspect => self.view.inspect(framer, way, bytes, ask),
             View::Rewrite(_) => self.view.reframe(framer, (way, true), bytes, out, ask),
             View::Answered(_) | View::Pass => framer.advance(bytes).map_err(Fault::BadBody),
+        }?;
+        match most {
+            Some(most) if self.framer.content().saturating_add(extent.opaque) > most => {
+                Err(Fault::TooLarge)
+            }
+            _ => Ok(extent),
         }
     }
 

@@ -33,6 +33,7 @@ pub struct Told {
     pub down: u64,
     pub end: End,
     pub error: Option<ConnectError>,
+    pub fault: Option<&'static str>,
 }
 
 /// Connects directly, keeps one idle upstream, notes what it is told.
@@ -41,6 +42,8 @@ pub struct Direct {
     /// `alice:secret` is asked for.
     pub locked: bool,
     pub forbid: bool,
+    /// What is connected counts as TLS with the target.
+    pub secured: Cell<bool>,
     pub stop: Stop,
     pub told: RefCell<Vec<Told>>,
     pub authentications: RefCell<usize>,
@@ -98,9 +101,13 @@ impl Gateway for Direct {
                 Connected::fresh(TcpStream::connect(place).await?)
             }
         };
-        Ok(match parent {
+        let connected = match parent {
             Some(parent) => connected.to_parent(Arc::clone(parent)),
             None => connected,
+        };
+        Ok(match self.secured.get() {
+            true => connected.secured(),
+            false => connected,
         })
     }
 
@@ -131,6 +138,7 @@ impl Gateway for Direct {
             down: report.down,
             end: report.end,
             error: report.error,
+            fault: report.fault,
         });
     }
 }
