@@ -490,8 +490,9 @@ fn p31_a_body_lost_on_a_stale_connection_is_not_sent_again() {
 fn p11_a_new_target_reaches_a_parent_in_absolute_form() {
     run(async {
         let parent = Origin::start().await;
-        let mut login = HttpParent::default();
-        login.authorization = Some(b"Basic eDp5".to_vec().into());
+        let login = HttpParent {
+            authorization: Some(b"Basic eDp5".to_vec().into()),
+        };
         let gateway = Direct {
             parent: Some((parent.name.clone(), Arc::new(login))),
             ..Direct::default()
