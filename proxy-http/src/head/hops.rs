@@ -223,7 +223,8 @@ const FRAMING: Kinds = Kinds(Kind::ContentLength.bit() | Kind::TransferEncoding.
 
 const MAX_FORWARDS: &[u8] = b"Max-Forwards";
 
-const HOP_BY_HOP: Kinds = Kinds(
+/// Fields about one connection (RFC 9110 section 7.6.1).
+pub(super) const HOP_BY_HOP: Kinds = Kinds(
     Kind::Connection.bit()
         | Kind::KeepAlive.bit()
         | Kind::ProxyAuthenticate.bit()
