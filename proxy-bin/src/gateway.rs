@@ -157,6 +157,8 @@ impl Proxyd {
         match (who, session) {
             (_, Some(session)) => session.told.as_ref()?.cause,
             (Some(who), None) => who.last.borrow_mut().as_mut()?.denied.take(),
+            // The report tells it.
+            (None, None) if report.error.is_some() => None,
             (None, None) if report.end == End::Forbidden => {
                 Some(match self.takes(report.peer.remote.ip()) {
                     true => Cause::Banned,

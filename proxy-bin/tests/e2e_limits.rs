@@ -224,6 +224,27 @@ fn the_limit_towards_outside_is_for_all_origins_together() {
 }
 
 #[test]
+fn p43_who_is_not_reached_takes_no_place() {
+    let origin = Origin::echo();
+    let closed = support::closed_port();
+    let toml = "limits.origin_connections = 1\nlimits.upstream_connections = 1\n";
+    let proxy = start(&origin, toml);
+    for _ in 0..3 {
+        // Nobody there, no TLS there, and a rule that lets nobody go there.
+        assert_eq!(status(&proxy, &format!("http://{closed}/")), 502);
+        let conn = Mode::Connect.dial(&proxy);
+        conn.send(Mode::Connect.hello(closed));
+        assert_eq!(Mode::Connect.answer(&conn), 502);
+        assert_eq!(status(&proxy, &format!("https://{}/", origin.address)), 502);
+        assert_eq!(status(&proxy, "http://0.0.0.0:1/"), 403);
+    }
+    drop(Mode::Socks5.open(&proxy, origin.address));
+    drop(origin);
+    let stopped = proxy.finish();
+    assert!(!stopped.says("limit:"), "{stopped}");
+}
+
+#[test]
 fn a_worker_gives_its_unused_connections_to_another() {
     let origin = Origin::page("ok");
     let toml = "workers = 4\nlimits.origin_connections = 1\nlimits.upstream_connections = 1\n";
