@@ -72,6 +72,13 @@ fn issuers_that_are_none() {
         ],
     );
     mistakes(
+        "http.ca = \"p.toml\"\n",
+        &[
+            "p.toml:1: http.ca: expected certificates of issuers in PEM form, found p.toml (no \
+             certificate found); write the path of a file with them instead",
+        ],
+    );
+    mistakes(
         "http.ca = \"p.toml\"\nhttp.https = \"refuse\"\n",
         &[
             "p.toml:1: http.ca: expected no issuers where https URLs are refused, found a file of \
