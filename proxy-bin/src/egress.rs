@@ -150,7 +150,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Who misses more than these closes all of its idle connections.
+/// A worker that has more than these before it misses the oldest.
 const CALLS: usize = 64;
 
 /// How long the other workers have to answer. Not a queue: who is in need when

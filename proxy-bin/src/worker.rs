@@ -261,9 +261,8 @@ async fn make_room(mut calls: broadcast::Receiver<Call>, outside: Rc<Outside>) {
             Ok(call) => {
                 outside.make_room(call.origin.as_ref().map(TargetBuf::as_target));
             }
-            Err(RecvError::Lagged(_)) => {
-                outside.clear();
-            }
+            // Too late for those who called.
+            Err(RecvError::Lagged(_)) => {}
             Err(RecvError::Closed) => return,
         }
     }

@@ -6,7 +6,7 @@ mod support;
 use std::collections::HashSet;
 use std::io::{BufReader, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use support::{Accepted, Answer, Conn, Origin, Proxyd, Request, basic, ok};
@@ -159,12 +159,14 @@ fn so_many_unused_connections_are_kept() {
         ("", 5),
     ] {
         let open = Arc::new(Mutex::new(0));
+        let all_in_use = Barrier::new(5);
         let origin = Origin::start({
             let open = Arc::clone(&open);
             move |mut socket| {
                 *open.lock().expect("no other thread failed") += 1;
                 let mut stream = BufReader::new(socket);
                 while Request::read(&mut stream).is_some() {
+                    all_in_use.wait();
                     socket.write_all(&ok(b"ok")).expect("sent");
                 }
                 *open.lock().expect("no other thread failed") -= 1;
@@ -178,11 +180,11 @@ fn so_many_unused_connections_are_kept() {
                     "GET {} HTTP/1.1\r\nHost: x\r\n\r\n",
                     origin.url("/")
                 ));
-                assert_eq!(Answer::read(&conn).status, 200);
                 conn
             })
             .collect();
         for client in clients {
+            assert_eq!(Answer::read(&client).status, 200);
             client.fin();
             client.rest();
         }
