@@ -350,3 +350,71 @@ fn through(conn: &Conn) {
     conn.fin();
     assert_eq!(conn.to_end(), b"");
 }
+
+#[test]
+fn a_malformed_message_is_told_with_its_fault_and_its_target() {
+    let origin = Origin::start(|socket| {
+        use std::io::Write;
+        support::take_head(&mut &*socket).expect("a head");
+        let mut socket = socket;
+        drop(
+            socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"),
+        );
+    });
+    let mut args = vec!["--access-log", "stdout", "--access-log-format", "json"];
+    args.extend(["--workers", "1"]);
+    let proxy = Proxyd::http(&args);
+    let host = origin.authority();
+    for (request, status) in [
+        (
+            format!("GET http://{host}/a HTTP/1.1\r\nHost : x\r\n\r\n"),
+            400,
+        ),
+        (
+            format!(
+                "POST http://{host}/b HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\
+                 Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+            ),
+            400,
+        ),
+        (
+            format!("GET ftp://{host}/c HTTP/1.1\r\nHost: x\r\n\r\n"),
+            501,
+        ),
+        (
+            format!("CONNECT {host} HTTP/1.1\r\nHost: {host}\r\nA\r\n\r\n"),
+            400,
+        ),
+        ("GET\r\n\r\n".to_owned(), 400),
+        (
+            format!("GET http://{host}/d HTTP/1.1\r\nHost: x\r\n\r\n"),
+            502,
+        ),
+    ] {
+        let conn = Conn::dial(proxy.address("http"));
+        conn.send(&request);
+        assert_eq!(Answer::read(&conn).status, status, "{request}");
+        conn.fin();
+        conn.rest();
+    }
+    drop(origin);
+    let lines = LogLine::all(&proxy.finish().stdout);
+    let told: Vec<_> = lines
+        .iter()
+        .map(|line| (line.text("target"), line.text("end"), line.text("error")))
+        .collect();
+    let url = |path: &str| format!("http://{host}/{path}");
+    let expected = [
+        (url("a"), "bad-request", "blank-before-colon"),
+        (url("b"), "bad-request", "length-and-coding"),
+        // Neither http nor https, so no URL that proxyd knows.
+        (String::new(), "bad-request", "scheme"),
+        (host.clone(), "bad-request", "field-name"),
+        (String::new(), "bad-request", "request-line"),
+        (url("d"), "bad-response", "content-length"),
+    ];
+    assert_eq!(
+        told,
+        expected.map(|(target, end, error)| (target, end.to_owned(), error.to_owned()))
+    );
+}
