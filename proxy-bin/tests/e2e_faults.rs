@@ -27,6 +27,8 @@ enum Wire {
 #[derive(Clone, Copy, Debug)]
 struct Case {
     fault: Fault,
+    /// The client speaks TLS to the proxy.
+    tls: bool,
     wire: Wire,
     /// Bytes of the request's body.
     upload: u64,
@@ -45,8 +47,8 @@ struct Outcome {
     waits: bool,
 }
 
-const TIMEOUTS: &str = "timeouts.progress = \"2s\"\ntimeouts.tunnel = \"1s\"\n\
-                        [log]\naccess = \"stdout\"\nformat = \"json\"\n";
+const TIMEOUTS: &str = "timeouts = { body = \"2s\", first_byte = \"2s\", progress = \"2s\", tunnel = \"1s\" }\n\
+                        log = { access = \"stdout\", format = \"json\" }\n";
 /// A little less than the timeout.
 const PATIENCE: Duration = Duration::from_millis(1700);
 const BODY: usize = 4000;
@@ -75,6 +77,7 @@ fn p16_whatever_becomes_of_the_origin_the_client_sees_the_truth() {
         faults.flat_map(move |&fault| {
             [0, 3000].map(|upload| Case {
                 fault,
+                tls: false,
                 wire,
                 upload,
             })
@@ -84,11 +87,29 @@ fn p16_whatever_becomes_of_the_origin_the_client_sees_the_truth() {
 }
 
 #[test]
+fn p16_an_answer_that_is_cut_has_no_close_notify() {
+    let cuts = CUTS.map(|cut| Fault::Cut(Place::Body(PART), cut));
+    let faults = cuts
+        .into_iter()
+        .chain([Fault::Cut(Place::Answer, Cut::Reset), Drip, Fault::None]);
+    let cases = faults.flat_map(|fault| {
+        WIRES.map(|wire| Case {
+            fault,
+            tls: true,
+            wire,
+            upload: 0,
+        })
+    });
+    run(cases.collect());
+}
+
+#[test]
 fn an_upload_that_is_cut_gets_an_answer_all_the_same() {
-    let places = [0, 10, 3000, 300_000].map(Place::Request);
+    let places = [1, 10, 3000, 300_000].map(Place::Request);
     let cases = CUTS.into_iter().flat_map(|cut| {
         places.map(|place| Case {
             fault: Fault::Cut(place, cut),
+            tls: false,
             wire: Wire::Length,
             upload: MUCH,
         })
@@ -96,6 +117,7 @@ fn an_upload_that_is_cut_gets_an_answer_all_the_same() {
     let slow = [Bandwidth(40_000), Drip, Latency(LATENCY), Blackhole];
     let slow = slow.map(|fault| Case {
         fault,
+        tls: false,
         wire: Wire::Length,
         upload: MUCH,
     });
@@ -139,7 +161,7 @@ impl Case {
     fn run(self, index: usize, proxy: &Proxyd, origin: &Origin) {
         let relay = FaultRelay::start(origin.address, self.fault);
         let host = relay.address();
-        let conn = Conn::dial(proxy.address("http"));
+        let conn = self.dial(proxy);
         let version = if self.wire == Wire::Unchunked {
             "1.0"
         } else {
@@ -192,7 +214,14 @@ impl Case {
         if ended.is_none() && self.upload != MUCH {
             works(&conn, host);
         }
-        works(&Conn::dial(proxy.address("http")), host);
+        works(&self.dial(proxy), host);
+    }
+
+    fn dial(self, proxy: &Proxyd) -> Conn {
+        match self.tls {
+            true => Conn::dial_tls(proxy.address("https")),
+            false => Conn::dial(proxy.address("http")),
+        }
     }
 
     fn outcome(self) -> Outcome {

@@ -496,7 +496,7 @@ fn p33_the_reset_of_a_client_cancels_at_each_stage() {
 #[test]
 fn p33_the_reset_of_a_client_cancels_the_dial() {
     let (full, _waiting) = silent_port();
-    let stage = Stage::with("timeouts.connect = \"never\"\ntimeouts.progress = \"never\"");
+    let stage = Stage::with("timeouts.connect = \"never\"\ntimeouts.first_byte = \"never\"");
     for request in ["GET http://{t}/", "CONNECT {t}"] {
         let near = stage.client();
         near.send(

@@ -596,7 +596,7 @@ fn no_answer_is_hidden_in_another() {
         Err(_) => b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhonest".to_vec(),
     });
     let host = recorder.origin.authority();
-    let toml = "timeouts.progress = \"1s\"\nworkers = 1";
+    let toml = "timeouts.first_byte = \"1s\"\ntimeouts.progress = \"1s\"\nworkers = 1";
     let proxy = Proxyd::with_config(recorder.origin.address, toml);
     let next = AtomicUsize::new(0);
     let wrong = Mutex::new(Vec::new());
