@@ -8,8 +8,8 @@ use crate::{BodyError, Framing};
 /// Follows one message body (RFC 9112 section 6).
 ///
 /// [`advance`](Self::advance) is for forwarding bytes as they are,
-/// [`payload`](Self::payload) for taking the content out of its chunks; a body
-/// is followed by one or the other.
+/// [`payload`](Self::payload) for taking the content out of its chunks; one may
+/// be followed by the other.
 ///
 /// Chunk lines are read strictly: 1 to 15 hexadecimal digits, an extension of at
 /// most 256 bytes without controls, CRLF; trailers of at most 16 KiB without
@@ -98,9 +98,9 @@ impl BodyFramer {
         }
     }
 
-    /// Takes the bytes that come next up to the end of one run of content; to
-    /// be called again with the rest until the input is used up or the message
-    /// ends.
+    /// Takes the bytes that come next up to the end of one run of content, or
+    /// up to the trailers; to be called again with the rest until the input is
+    /// used up or the message ends.
     ///
     /// # Errors
     /// If they break the chunked coding; the exchange is over.
@@ -149,6 +149,14 @@ impl BodyFramer {
             Body::Length(left) => *left == 0,
             Body::UntilClose => false,
         }
+    }
+
+    /// Whether what comes next is trailer lines or the empty line behind them:
+    /// one call of [`payload`](Self::payload) takes nothing else along with
+    /// them.
+    #[cfg(feature = "serve")]
+    pub(crate) fn is_in_trailers(&self) -> bool {
+        matches!(&self.body, Body::Chunked(chunks) if chunks.is_in_trailers())
     }
 
     /// Whether the message is whole if the connection ends here (RFC 9112

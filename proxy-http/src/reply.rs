@@ -320,23 +320,41 @@ fn parent_cause(kind: ConnectErrorKind) -> &'static str {
     }
 }
 
-/// The reason phrase of a status, for those that a proxy sends.
-fn reason(status: u16) -> &'static str {
+/// The reason phrase of a status (RFC 9110 section 15), for those that a proxy or
+/// a filter of it is likely to send.
+pub(crate) fn reason(status: u16) -> &'static str {
     match status {
         200 => "OK",
+        201 => "Created",
+        202 => "Accepted",
         204 => "No Content",
+        205 => "Reset Content",
+        206 => "Partial Content",
+        300 => "Multiple Choices",
+        301 => "Moved Permanently",
+        302 => "Found",
+        303 => "See Other",
+        304 => "Not Modified",
+        307 => "Temporary Redirect",
+        308 => "Permanent Redirect",
         400 => "Bad Request",
         401 => "Unauthorized",
         403 => "Forbidden",
         404 => "Not Found",
         405 => "Method Not Allowed",
+        406 => "Not Acceptable",
         407 => "Proxy Authentication Required",
         408 => "Request Timeout",
+        409 => "Conflict",
         410 => "Gone",
+        412 => "Precondition Failed",
         413 => "Content Too Large",
         414 => "URI Too Long",
+        415 => "Unsupported Media Type",
+        416 => "Range Not Satisfiable",
         417 => "Expectation Failed",
         421 => "Misdirected Request",
+        422 => "Unprocessable Content",
         426 => "Upgrade Required",
         429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
@@ -372,4 +390,20 @@ fn is_sf_token(name: &str) -> bool {
         && name
             .bytes()
             .all(|b| is_token(b) || matches!(b, b':' | b'/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn p08_a_page_means_nothing_but_its_words() {
+        let reply = Reply::new(400).cause("<b title='x'> & \"y\"").html(true);
+        let mut out = BytesMut::new();
+        reply.encode(&mut out);
+        let text = String::from_utf8_lossy(&out);
+        let cause = "<p>400 Bad Request: &lt;b title=&#39;x&#39;&gt; &amp; &quot;y&quot;</p>";
+        assert!(text.contains(cause), "{text}");
+        assert!(text.contains("<h1>400 Bad Request</h1>"), "{text}");
+    }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use proxy_core::{
     Ask, ConnectError, Connected, Credentials, Denial, End, Gateway, Peer, Report, Target,
 };
-use proxy_http::Server;
+use proxy_http::{Chunk, Direction, Filter, Flow, HeadEdit, Server};
 use proxy_relay::Transport;
 use tokio::io::{
     AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex,
@@ -57,10 +57,13 @@ impl AsyncWrite for Wire {
     }
 }
 
+/// Method, status, bytes up and down, end.
+type Told = (String, Option<u16>, u64, u64, End);
+
 /// Leads to one origin in memory, and notes what it is told.
 struct Memory {
     origin: RefCell<Option<Wire>>,
-    told: RefCell<Vec<(String, Option<u16>, u64, u64, End)>>,
+    told: RefCell<Vec<Told>>,
 }
 
 impl Gateway for Memory {
@@ -79,6 +82,10 @@ impl Gateway for Memory {
     async fn connect(&self, (): &mut (), _: Target<'_>) -> Result<Connected<Wire>, ConnectError> {
         let origin = self.origin.take();
         Ok(Connected::fresh(origin.expect("one connection is enough")))
+    }
+
+    fn recycle(&self, _: Target<'_>, origin: Wire) {
+        self.origin.replace(Some(origin));
     }
 
     fn finished(&self, _: Option<&()>, _: Option<()>, report: &Report<'_>) {
@@ -225,13 +232,18 @@ async fn play_origin(mut stream: DuplexStream, mut cut: Cut) {
 
 /// The conversation, with these cuts in what the two sides send.
 async fn converse(client_cut: Cut, origin_cut: Cut) {
+    converse_under((), client_cut, origin_cut).await;
+}
+
+/// The same under the eyes of a filter.
+async fn converse_under(filter: impl Filter<()>, client_cut: Cut, origin_cut: Cut) {
     let (client_end, client) = Wire::pair();
     let (origin_end, origin) = Wire::pair();
     let gateway = Rc::new(Memory {
         origin: RefCell::new(Some(origin_end)),
         told: RefCell::default(),
     });
-    let server = Server::new(Rc::clone(&gateway));
+    let server = Server::new(Rc::clone(&gateway)).filter(filter);
     let address = "127.0.0.1:1".parse().unwrap();
     let peer = Peer {
         remote: address,
@@ -311,5 +323,32 @@ fn both_sides_may_send_a_byte_at_a_time() {
             Cut::new(0..sent_by_origin().len()),
         )
         .await;
+    });
+}
+
+/// Looks at everything.
+struct Watcher;
+
+impl Filter<()> for Watcher {
+    fn request(&self, (): &mut (), _: &mut HeadEdit<'_>) -> Flow {
+        Flow::Inspect
+    }
+    fn response(&self, (): &mut (), _: &mut HeadEdit<'_>) -> Flow {
+        Flow::Inspect
+    }
+    fn body(&self, (): &mut (), _: Direction, _: &mut Chunk<'_>) -> Flow {
+        Flow::Inspect
+    }
+}
+
+#[test]
+fn a_filter_that_looks_changes_nothing() {
+    run(async {
+        for at in 0..asked().len() {
+            converse_under(Watcher, Cut::new([at]), Cut::new([])).await;
+        }
+        for at in 0..sent_by_origin().len() {
+            converse_under(Watcher, Cut::new([]), Cut::new([at])).await;
+        }
     });
 }

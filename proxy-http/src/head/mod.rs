@@ -22,6 +22,8 @@ pub use response::{ResponseHead, ResponseParser};
 pub use target::RequestTarget;
 
 #[cfg(feature = "serve")]
+pub(crate) use edit::check_own;
+#[cfg(feature = "serve")]
 pub(crate) use field::list;
 pub(crate) use field::{is_token, is_trailer_forbidden, trim};
 

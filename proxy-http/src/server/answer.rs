@@ -164,6 +164,11 @@ where
         {
             return Err(Unserved::Refused(Refusal::too_large()));
         }
+        let client = self.peer.remote.ip();
+        let prepared = exchange.up.prepare(request, client, self.server, session);
+        if let Err(fault) = prepared {
+            return Err(self.failed(exchange, fault));
+        }
         let Shaping { stop, way, .. } = self.server.gateway.shaping(session);
         // The session's own ear for its stop token, if it has one.
         let mut stopper = (!stop.is_never()).then(|| Box::new(Deadline::follower(stop)));
@@ -208,7 +213,6 @@ where
             client: &mut self.client,
             origin: &mut upstream.stream,
             parent: upstream.parent.as_deref(),
-            client_address: self.peer.remote.ip(),
             config: &self.server.config,
             filter: &self.server.filter,
             session,
@@ -227,9 +231,7 @@ where
             }
             if !begun {
                 begun = true;
-                if let Err(fault) = exchange.begin(cx, &mut parts) {
-                    return Poll::Ready(Verdict::Failed(fault));
-                }
+                exchange.begin(cx, &mut parts);
             }
             exchange.poll(cx, deadline, &mut parts)
         })
@@ -267,7 +269,7 @@ where
             ask,
             vanished(&self.client),
         );
-        self.upstream = Some(connecting.await?);
+        self.upstream = Some(Box::new(connecting.await?));
         Ok(())
     }
 }
@@ -339,6 +341,10 @@ where
         match verdict {
             Verdict::Upgraded => return reused,
             Verdict::Complete if exchange.up.is_done() && exchange.down.reusable => return reused,
+            // The client gets another answer; the origin's one is over all the same.
+            Verdict::Failed(_) if exchange.up.is_done() && exchange.down.is_dropped() => {
+                return reused;
+            }
             // Both sides have all they wanted; a reset leaves no TIME_WAIT here,
             // which would use up the ports towards a busy origin.
             Verdict::Complete if exchange.up.is_done() && !exchange.down.ends_with_connection() => {
@@ -387,6 +393,7 @@ where
             Operation::Request { method, path } => Some(Box::new(Upgrade {
                 method: method.into(),
                 path: path.into(),
+                secure: ask.secure,
                 moved: (exchange.up.bytes(), exchange.down.bytes()),
             })),
             _ => None,

@@ -1,6 +1,5 @@
 //! One request and its answer: both directions, polled together.
 
-use std::net::IpAddr;
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
@@ -11,7 +10,7 @@ use super::config::Config;
 use super::download::Download;
 use super::upload::Upload;
 use super::wire::poll_read;
-use crate::filter::{Chunk, Direction, Filter, Flow};
+use crate::filter::{Answer, Direction, Filter};
 use crate::{BodyError, Framing, HeadError, RequestHead};
 
 /// The state of both directions.
@@ -36,7 +35,6 @@ pub(super) struct Parts<'x, S, U, F, Se> {
     pub(super) origin: &'x mut U,
     /// The HTTP proxy that the origin is reached through.
     pub(super) parent: Option<&'x HttpParent>,
-    pub(super) client_address: IpAddr,
     pub(super) config: &'x Config,
     pub(super) filter: &'x F,
     pub(super) session: &'x mut Se,
@@ -45,22 +43,6 @@ pub(super) struct Parts<'x, S, U, F, Se> {
     pub(super) early: &'x [u8],
     /// The client connection takes no further request.
     pub(super) last: bool,
-}
-
-impl<S, U, F: Filter<Se>, Se> Parts<'_, S, U, F, Se> {
-    /// Shows a piece of a body to the filter; says whether it wants to see more.
-    pub(super) fn inspect(
-        &mut self,
-        direction: Direction,
-        bytes: &[u8],
-        last: bool,
-    ) -> Result<bool, Fault> {
-        let mut chunk = Chunk::new(bytes, last);
-        match self.filter.body(self.session, direction, &mut chunk) {
-            Flow::Reject(status) => Err(Fault::Rejected(direction, status)),
-            flow => Ok(flow == Flow::Inspect),
-        }
-    }
 }
 
 /// How an exchange came out.
@@ -78,6 +60,9 @@ pub(super) enum Verdict {
 /// Why an exchange failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
+    /// A filter gave an answer of its own, with this status; it is kept in
+    /// [`Exchange::take_answer`].
+    Answered(u16),
     /// The request body broke the protocol.
     BadBody(BodyError),
     /// The response body broke the protocol.
@@ -144,20 +129,23 @@ impl Exchange {
         self.client_finished = false;
     }
 
-    /// Sends the request head, together with the body bytes already here. The
-    /// deadline is set for an answer then.
+    /// Sends the request, which was prepared, as far as it is here. The deadline is
+    /// set for an answer then.
     pub(super) fn begin<S, U, F, Se>(
         &mut self,
         cx: &mut Context<'_>,
         parts: &mut Parts<'_, S, U, F, Se>,
-    ) -> Result<(), Fault>
-    where
+    ) where
         U: Transport,
-        F: Filter<Se>,
     {
         self.down.clear();
         self.waiting = Waiting::default();
-        self.up.begin(cx, parts)
+        self.up.begin(cx, parts);
+    }
+
+    /// The answer that a filter gave.
+    pub(super) fn take_answer(&mut self) -> Option<Box<Answer>> {
+        self.up.take_answer().or_else(|| self.down.take_answer())
     }
 
     /// Whether the request can be sent again on another connection: nothing of
@@ -218,11 +206,13 @@ impl Exchange {
             self.waiting = awaited;
             deadline.set(parts.config.pace.of(awaited));
         }
+        // An origin that answers before it has taken all of the request would take what
+        // follows for the rest of it.
+        let sent = !self.up.is_blocked();
         match ended {
             Poll::Ready(verdict)
-                if self.up.is_over()
-                    || self.up.is_withheld(parts.head)
-                    || verdict == Verdict::Upgraded =>
+                if self.up.is_withheld(parts.head)
+                    || sent && (self.up.is_over() || verdict == Verdict::Upgraded) =>
             {
                 return Ok(Poll::Ready(verdict));
             }
@@ -291,6 +281,7 @@ impl Fault {
     /// The status for the client if nothing of an answer has left yet.
     pub(super) fn status(self) -> Option<u16> {
         match self {
+            Self::Answered(status) => Some(status),
             Self::BadBody(_) | Self::ClientTruncated => Some(400),
             Self::BadAnswer(_)
             | Self::BadHead(_)
@@ -316,7 +307,7 @@ impl Fault {
             Self::ClientReset | Self::ClientTruncated => End::ClientReset,
             Self::OriginGone => End::OriginReset,
             Self::ParentLogin => End::ConnectFailed,
-            Self::Rejected(..) => End::Forbidden,
+            Self::Answered(_) | Self::Rejected(..) => End::Forbidden,
             Self::Stopped(end) => end,
             Self::TooLarge => End::Limit,
             Self::TimedOut(Waiting::Client) => End::ClientTimeout,

@@ -12,6 +12,7 @@ mod request;
 mod tunnel;
 mod upload;
 mod upstream;
+mod view;
 mod wire;
 
 use proxy_core::{End, Gateway, Peer};

@@ -57,7 +57,10 @@ impl Refusal {
         Self {
             reply: failed(fault, status),
             own: None,
-            end: fault.end(),
+            end: match fault {
+                Fault::Answered(_) => End::Completed,
+                fault => fault.end(),
+            },
             error,
             fault: fault.word(),
             framed: !matches!(fault, Fault::BadBody(_) | Fault::ClientTruncated),
@@ -231,7 +234,11 @@ where
             (Some(_), Version::Http10) => Persist::KeepAlive,
             (Some(_), Version::Http11) => Persist::Default,
         };
-        refusal.encode(&self.server.config, persist, Some(request.head), &mut out);
+        let head = request.head;
+        match exchange.take_answer() {
+            Some(answer) => answer.encode(persist, head.kind() == RequestKind::Head, &mut out),
+            None => refusal.encode(&self.server.config, persist, Some(head), &mut out),
+        }
         let said = self.say(&out).await;
 
         let mut report = Report::new(&self.peer, said.err().unwrap_or(refusal.end));
@@ -366,6 +373,8 @@ where
 /// The answer to a failed exchange.
 fn failed(fault: Fault, status: u16) -> Reply<'static> {
     match fault {
+        // The filter's own answer is sent.
+        Fault::Answered(_) => Reply::new(status),
         Fault::BadAnswer(_) | Fault::BadHead(_) | Fault::Interim => Reply::bad_response(),
         Fault::BadBody(_) => bad_request(status).cause("the request body broke the protocol"),
         Fault::ClientReset | Fault::ClientTruncated => {
