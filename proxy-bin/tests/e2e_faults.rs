@@ -4,12 +4,14 @@
 mod support;
 
 use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use proxy_tls::rustls::{ServerConnection, StreamOwned};
 use support::{
-    Answer, Conn, Cut, DEADLINE, DOWN, Ended, Fault, FaultRelay, LogLine, Origin, Place, Proxyd,
-    Stopped, UP,
+    Answer, Certs, Conn, Cut, DEADLINE, DOWN, Ended, Fault, FaultRelay, LogLine, Origin, Place,
+    Proxyd, Stopped, UP,
 };
 
 use Fault::{Bandwidth, Blackhole, Drip, Latency};
@@ -272,6 +274,96 @@ impl Case {
             _ => BODY,
         }
     }
+}
+
+#[test]
+fn a_head_that_never_ends_is_given_up_in_time() {
+    for start in [
+        "",
+        "HTTP/1.1 200 OK\r\nA: ",
+        "HTTP/1.1 103 Hints\r\n\r\nHTTP/1.1 2",
+    ] {
+        let origin = Origin::start(move |mut socket| {
+            drop(socket.write_all(start.as_bytes()));
+            let line = if start.is_empty() {
+                "HTTP/1.1 200 OK\r\nA: b"
+            } else {
+                ""
+            };
+            for byte in line.bytes().chain(std::iter::repeat(b'0')) {
+                std::thread::sleep(Duration::from_millis(50));
+                if socket.write_all(&[byte]).is_err() {
+                    return;
+                }
+            }
+        });
+        let proxy = Proxyd::with_config(origin.address, TIMEOUTS);
+        let conn = Conn::dial(proxy.address("http"));
+        let begin = Instant::now();
+        conn.send(format!(
+            "GET {} HTTP/1.1\r\nHost: x\r\n\r\n",
+            origin.url("/")
+        ));
+        let mut answer = Answer::read_head(&conn);
+        if answer.status == 103 {
+            answer = Answer::read_head(&conn);
+        }
+        assert_eq!(answer.status, 504, "{start}: {}", answer.head);
+        assert!(
+            begin.elapsed() < Duration::from_secs(8),
+            "{:?}",
+            begin.elapsed()
+        );
+        drop((conn, origin));
+        proxy.finish();
+    }
+}
+
+/// Over TLS an end without `close_notify` may be anybody's cut (pitfall P75).
+#[test]
+fn p16_p75_an_https_origin_that_is_cut_is_not_taken_for_done() {
+    let origin = Origin::start(|socket| {
+        let config = Certs::shared().server.clone();
+        let session = ServerConnection::new(config).expect("a session");
+        let mut stream = StreamOwned::new(session, socket);
+        let Ok(head) = support::take_head(&mut stream) else {
+            return;
+        };
+        let fields = match head.contains("/length") {
+            true => "Content-Length: 8\r\n\r\n",
+            false => "\r\n",
+        };
+        let answer = format!("HTTP/1.1 200 OK\r\n{fields}half");
+        stream.write_all(answer.as_bytes()).expect("sent");
+        if head.contains("/notify") {
+            stream.conn.send_close_notify();
+            stream.flush().expect("sent");
+        }
+        drop(socket.shutdown(Shutdown::Write));
+        drop(std::io::copy(&mut { socket }, &mut std::io::sink()));
+    });
+    let ca = Certs::shared().ca();
+    let proxy = Proxyd::with_config(origin.address, &format!("http.ca = {ca:?}\n{TIMEOUTS}"));
+    let port = origin.address.port();
+    for (path, ended, end) in [
+        ("notify", Ended::Finished, "completed"),
+        ("nothing", Ended::Reset, "truncated"),
+        ("length", Ended::Finished, "truncated"),
+        ("length/notify", Ended::Finished, "truncated"),
+    ] {
+        let conn = Conn::dial(proxy.address("http"));
+        conn.send(format!(
+            "GET https://localhost:{port}/{path} HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n"
+        ));
+        let answer = Answer::read_head(&conn);
+        assert_eq!(answer.status, 200, "{path}");
+        let (body, how) = conn.rest();
+        assert_eq!((&body[..], how), (&b"half"[..], ended), "{path}");
+        let line = proxy.line(|line| line.contains(&format!("/{path}\"")));
+        assert!(line.contains(&format!("\"end\":\"{end}\"")), "{line}");
+    }
+    drop(origin);
+    proxy.finish();
 }
 
 #[test]
