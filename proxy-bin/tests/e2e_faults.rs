@@ -4,12 +4,14 @@
 mod support;
 
 use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use proxy_tls::rustls::{ServerConnection, StreamOwned};
 use support::{
-    Answer, Conn, Cut, DEADLINE, DOWN, Ended, Fault, FaultRelay, LogLine, Origin, Place, Proxyd,
-    Stopped, UP,
+    Answer, Certs, Conn, Cut, DEADLINE, DOWN, Ended, Fault, FaultRelay, LogLine, Origin, Place,
+    Proxyd, Stopped, UP,
 };
 
 use Fault::{Bandwidth, Blackhole, Drip, Latency};
@@ -27,6 +29,8 @@ enum Wire {
 #[derive(Clone, Copy, Debug)]
 struct Case {
     fault: Fault,
+    /// The client speaks TLS to the proxy.
+    tls: bool,
     wire: Wire,
     /// Bytes of the request's body.
     upload: u64,
@@ -45,8 +49,8 @@ struct Outcome {
     waits: bool,
 }
 
-const TIMEOUTS: &str = "timeouts.progress = \"2s\"\ntimeouts.tunnel = \"1s\"\n\
-                        [log]\naccess = \"stdout\"\nformat = \"json\"\n";
+const TIMEOUTS: &str = "timeouts = { body = \"2s\", first_byte = \"2s\", progress = \"2s\", tunnel = \"1s\" }\n\
+                        log = { access = \"stdout\", format = \"json\" }\n";
 /// A little less than the timeout.
 const PATIENCE: Duration = Duration::from_millis(1700);
 const BODY: usize = 4000;
@@ -75,6 +79,7 @@ fn p16_whatever_becomes_of_the_origin_the_client_sees_the_truth() {
         faults.flat_map(move |&fault| {
             [0, 3000].map(|upload| Case {
                 fault,
+                tls: false,
                 wire,
                 upload,
             })
@@ -84,11 +89,29 @@ fn p16_whatever_becomes_of_the_origin_the_client_sees_the_truth() {
 }
 
 #[test]
+fn p16_an_answer_that_is_cut_has_no_close_notify() {
+    let cuts = CUTS.map(|cut| Fault::Cut(Place::Body(PART), cut));
+    let faults = cuts
+        .into_iter()
+        .chain([Fault::Cut(Place::Answer, Cut::Reset), Drip, Fault::None]);
+    let cases = faults.flat_map(|fault| {
+        WIRES.map(|wire| Case {
+            fault,
+            tls: true,
+            wire,
+            upload: 0,
+        })
+    });
+    run(cases.collect());
+}
+
+#[test]
 fn an_upload_that_is_cut_gets_an_answer_all_the_same() {
-    let places = [0, 10, 3000, 300_000].map(Place::Request);
+    let places = [1, 10, 3000, 300_000].map(Place::Request);
     let cases = CUTS.into_iter().flat_map(|cut| {
         places.map(|place| Case {
             fault: Fault::Cut(place, cut),
+            tls: false,
             wire: Wire::Length,
             upload: MUCH,
         })
@@ -96,6 +119,7 @@ fn an_upload_that_is_cut_gets_an_answer_all_the_same() {
     let slow = [Bandwidth(40_000), Drip, Latency(LATENCY), Blackhole];
     let slow = slow.map(|fault| Case {
         fault,
+        tls: false,
         wire: Wire::Length,
         upload: MUCH,
     });
@@ -139,7 +163,7 @@ impl Case {
     fn run(self, index: usize, proxy: &Proxyd, origin: &Origin) {
         let relay = FaultRelay::start(origin.address, self.fault);
         let host = relay.address();
-        let conn = Conn::dial(proxy.address("http"));
+        let conn = self.dial(proxy);
         let version = if self.wire == Wire::Unchunked {
             "1.0"
         } else {
@@ -192,7 +216,14 @@ impl Case {
         if ended.is_none() && self.upload != MUCH {
             works(&conn, host);
         }
-        works(&Conn::dial(proxy.address("http")), host);
+        works(&self.dial(proxy), host);
+    }
+
+    fn dial(self, proxy: &Proxyd) -> Conn {
+        match self.tls {
+            true => Conn::dial_tls(proxy.address("https")),
+            false => Conn::dial(proxy.address("http")),
+        }
     }
 
     fn outcome(self) -> Outcome {
@@ -243,6 +274,96 @@ impl Case {
             _ => BODY,
         }
     }
+}
+
+#[test]
+fn a_head_that_never_ends_is_given_up_in_time() {
+    for start in [
+        "",
+        "HTTP/1.1 200 OK\r\nA: ",
+        "HTTP/1.1 103 Hints\r\n\r\nHTTP/1.1 2",
+    ] {
+        let origin = Origin::start(move |mut socket| {
+            drop(socket.write_all(start.as_bytes()));
+            let line = if start.is_empty() {
+                "HTTP/1.1 200 OK\r\nA: b"
+            } else {
+                ""
+            };
+            for byte in line.bytes().chain(std::iter::repeat(b'0')) {
+                std::thread::sleep(Duration::from_millis(50));
+                if socket.write_all(&[byte]).is_err() {
+                    return;
+                }
+            }
+        });
+        let proxy = Proxyd::with_config(origin.address, TIMEOUTS);
+        let conn = Conn::dial(proxy.address("http"));
+        let begin = Instant::now();
+        conn.send(format!(
+            "GET {} HTTP/1.1\r\nHost: x\r\n\r\n",
+            origin.url("/")
+        ));
+        let mut answer = Answer::read_head(&conn);
+        if answer.status == 103 {
+            answer = Answer::read_head(&conn);
+        }
+        assert_eq!(answer.status, 504, "{start}: {}", answer.head);
+        assert!(
+            begin.elapsed() < Duration::from_secs(8),
+            "{:?}",
+            begin.elapsed()
+        );
+        drop((conn, origin));
+        proxy.finish();
+    }
+}
+
+/// Over TLS an end without `close_notify` may be anybody's cut (pitfall P75).
+#[test]
+fn p16_p75_an_https_origin_that_is_cut_is_not_taken_for_done() {
+    let origin = Origin::start(|socket| {
+        let config = Certs::shared().server.clone();
+        let session = ServerConnection::new(config).expect("a session");
+        let mut stream = StreamOwned::new(session, socket);
+        let Ok(head) = support::take_head(&mut stream) else {
+            return;
+        };
+        let fields = match head.contains("/length") {
+            true => "Content-Length: 8\r\n\r\n",
+            false => "\r\n",
+        };
+        let answer = format!("HTTP/1.1 200 OK\r\n{fields}half");
+        stream.write_all(answer.as_bytes()).expect("sent");
+        if head.contains("/notify") {
+            stream.conn.send_close_notify();
+            stream.flush().expect("sent");
+        }
+        drop(socket.shutdown(Shutdown::Write));
+        drop(std::io::copy(&mut { socket }, &mut std::io::sink()));
+    });
+    let ca = Certs::shared().ca();
+    let proxy = Proxyd::with_config(origin.address, &format!("http.ca = {ca:?}\n{TIMEOUTS}"));
+    let port = origin.address.port();
+    for (path, ended, end) in [
+        ("notify", Ended::Finished, "completed"),
+        ("nothing", Ended::Reset, "truncated"),
+        ("length", Ended::Finished, "truncated"),
+        ("length/notify", Ended::Finished, "truncated"),
+    ] {
+        let conn = Conn::dial(proxy.address("http"));
+        conn.send(format!(
+            "GET https://localhost:{port}/{path} HTTP/1.1\r\nHost: localhost:{port}\r\n\r\n"
+        ));
+        let answer = Answer::read_head(&conn);
+        assert_eq!(answer.status, 200, "{path}");
+        let (body, how) = conn.rest();
+        assert_eq!((&body[..], how), (&b"half"[..], ended), "{path}");
+        let line = proxy.line(|line| line.contains(&format!("/{path}\"")));
+        assert!(line.contains(&format!("\"end\":\"{end}\"")), "{line}");
+    }
+    drop(origin);
+    proxy.finish();
 }
 
 #[test]

@@ -70,7 +70,8 @@ fn proxyd(honest: &Origin, hostile: &Origin) -> Proxyd {
     );
     let toml = format!(
         "workers = 2\n\
-         timeouts.head = \"1s\"\ntimeouts.progress = \"1s\"\ntimeouts.keep_alive = \"1s\"\n\
+         timeouts.head = \"1s\"\ntimeouts.progress = \"1s\"\n\
+         timeouts.body = \"1s\"\ntimeouts.first_byte = \"1s\"\ntimeouts.keep_alive = \"1s\"\n\
          timeouts.connect = \"1s\"\ntimeouts.tunnel = \"2s\"\ntimeouts.half_closed = \"1s\"\n\
          resolver = {{ servers = \"{names}\" }}\n\
          [[user]]\nname = \"alice\"\npassword = \"secret\"\n\

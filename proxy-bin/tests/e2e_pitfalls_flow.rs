@@ -168,6 +168,25 @@ fn p22_interim_answers_pass_to_http11_only() {
 }
 
 #[test]
+fn p22_interim_answers_without_end_become_a_502() {
+    let stage = Stage::new();
+    let (near, far, _) = stage.forward(GET);
+    let interim = "HTTP/1.1 103 Early Hints\r\n\r\n";
+    far.send(interim.repeat(100));
+    let mut answer = Answer::read_head(&near);
+    let mut count = 0;
+    while answer.status == 103 {
+        answer = Answer::read_head(&near);
+        count += 1;
+    }
+    assert_eq!(answer.status, 502, "behind {count}");
+    assert!(count < 100);
+    far.rest();
+    drop((near, far));
+    stage.finish_with("bad-response");
+}
+
+#[test]
 fn p23_what_connection_names_stays_on_its_hop() {
     let stage = Stage::new();
     let near = stage.client();
@@ -362,11 +381,13 @@ fn p31_the_repeated_request_goes_over_a_new_connection() {
 fn p31_a_clients_own_connection_is_followed_by_a_new_one_not_by_the_pools() {
     let stage = Stage::new();
     let (near, far, _) = stage.forward(GET);
+    far.send(OK);
+    near.expect(OK);
+    // From its second request on a client keeps the connection for a while.
+    stage.works(&near, &far);
     let (other, pooled, _) = stage.forward(GET);
-    for (near, far) in [(&near, &far), (&other, &pooled)] {
-        far.send(OK);
-        near.expect(OK);
-    }
+    pooled.send(OK);
+    other.expect(OK);
     other.fin();
     assert_eq!(other.to_end(), b"");
     stage.send(&near, GET);
@@ -496,7 +517,7 @@ fn p33_the_reset_of_a_client_cancels_at_each_stage() {
 #[test]
 fn p33_the_reset_of_a_client_cancels_the_dial() {
     let (full, _waiting) = silent_port();
-    let stage = Stage::with("timeouts.connect = \"never\"\ntimeouts.progress = \"never\"");
+    let stage = Stage::with("timeouts.connect = \"never\"\ntimeouts.first_byte = \"never\"");
     for request in ["GET http://{t}/", "CONNECT {t}"] {
         let near = stage.client();
         near.send(

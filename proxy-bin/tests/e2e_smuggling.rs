@@ -411,6 +411,15 @@ const MEANT: &[(&str, &str)] = &[
 
 #[test]
 fn no_request_is_hidden_in_another() {
+    hide_requests(false);
+}
+
+#[test]
+fn no_request_is_hidden_in_another_on_the_way_to_a_parent() {
+    hide_requests(true);
+}
+
+fn hide_requests(to_parent: bool) {
     let field = |fields: &&str| format!("POST {{u}} HTTP/1.1\r\nHost: {{h}}\r\n{fields}");
     let chunks = |body: &&str| {
         format!("POST {{u}} HTTP/1.1\r\nHost: {{h}}\r\nTransfer-Encoding: chunked\r\n\r\n{body}")
@@ -430,11 +439,12 @@ fn no_request_is_hidden_in_another() {
     let cases: Vec<(String, Option<&str>)> = bad.chain(good).collect();
     assert!(cases.len() > 200);
 
-    let recorder = Recorder::start(|_| {
-        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_vec()
-    });
+    let ok = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    let recorder = Recorder::start(|_| (ok.to_vec(), ok.len()));
     let host = recorder.origin.authority();
-    let proxy = Proxyd::http(&[]);
+    let parent = format!("via = \"p\"\n[[parent]]\nname = \"p\"\nurl = \"http://{host}\"\n");
+    let parent = if to_parent { &parent[..] } else { "" };
+    let proxy = Proxyd::with_config(recorder.origin.address, parent);
     let mut told = BTreeMap::new();
     // In one piece, byte by byte, and cut where the body begins.
     for way in 0..3 {
@@ -456,9 +466,9 @@ fn no_request_is_hidden_in_another() {
             requests(bytes, &host).unwrap_or_else(|why| panic!("{why}: {}", shown()));
         assert!(messages.len() <= 1, "two requests in {}", shown());
         for message in messages {
-            let path = message.start.split(' ').nth(1).expect("a target");
-            let number = path.trim_start_matches('/').parse();
-            let number = number.unwrap_or_else(|_| panic!("{path} in {}", shown()));
+            assert_eq!(message.start.contains(" http://"), to_parent, "{}", shown());
+            let number = message.path().parse();
+            let number = number.unwrap_or_else(|_| panic!("not meant: {}", shown()));
             arrived.entry(number).or_default().push(message);
         }
     }
@@ -589,26 +599,34 @@ fn no_answer_is_hidden_in_another() {
     let script = cases.clone();
     let recorder = Recorder::start(move |path| match path.parse::<usize>() {
         Ok(number) => {
-            let (text, _) = &script[number % 1000];
-            format!("{text}HTTP/1.1 200 OK\r\nX-Evil: y\r\nContent-Length: 4\r\n\r\nevil")
-                .into_bytes()
+            let (text, meant) = &script[number % 1000];
+            let evil = "HTTP/1.1 200 OK\r\nX-Evil: y\r\nContent-Length: 4\r\n\r\nevil";
+            match (number < 1000, meant) {
+                (true, _) => (format!("{text}{evil}").into_bytes(), usize::MAX),
+                // What comes late is the answer to whatever was asked by then.
+                (false, Some(_)) => (text.clone().into_bytes(), 1),
+                (false, None) => (format!("{text}{evil}").into_bytes(), 1),
+            }
         }
-        Err(_) => b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhonest".to_vec(),
+        Err(_) => {
+            let honest = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhonest";
+            (honest.to_vec(), usize::MAX)
+        }
     });
     let host = recorder.origin.authority();
-    let toml = "timeouts.progress = \"1s\"\nworkers = 1";
+    let toml = "timeouts.first_byte = \"1s\"\ntimeouts.progress = \"1s\"\nworkers = 1";
     let proxy = Proxyd::with_config(recorder.origin.address, toml);
     let next = AtomicUsize::new(0);
     let wrong = Mutex::new(Vec::new());
     let one = |index: usize| {
         let (text, body) = &cases[index];
-        for method in ["GET", "HEAD"] {
+        for (method, number) in [("GET", index), ("HEAD", index), ("GET", 1000 + index)] {
             let conn = Conn::dial(proxy.address("http"));
             let text_of = |method, path: &str| {
                 format!("{method} http://{host}/{path} HTTP/1.1\r\nHost: {host}\r\n\r\n")
             };
             // The second one waits for the evil answer, if there were one.
-            conn.send(text_of(method, &index.to_string()) + &text_of("GET", "honest"));
+            conn.send(text_of(method, &number.to_string()) + &text_of("GET", "honest"));
             conn.fin();
             let (answer, how) = conn.rest();
             let head = method == "HEAD";
@@ -627,7 +645,7 @@ fn no_answer_is_hidden_in_another() {
                 wrong
                     .lock()
                     .expect("no panic")
-                    .push(format!("{method} {text:?}: {problem}: {answer}\n"));
+                    .push(format!("{method} {number} {text:?}: {problem}: {answer}\n"));
             }
             // Nor is it for anybody else.
             let conn = Conn::dial(proxy.address("http"));
@@ -717,9 +735,9 @@ struct Log {
 }
 
 impl Recorder {
-    /// Answers each head with what `answer` says to its path; bodies are not
-    /// waited for.
-    fn start(answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static) -> Self {
+    /// Answers each request with what `answer` says to its path, in pieces of
+    /// the size it says.
+    fn start(answer: impl Fn(&str) -> (Vec<u8>, usize) + Send + Sync + 'static) -> Self {
         let log = Arc::new(Mutex::new(Log::default()));
         let own = log.clone();
         let origin = Origin::start(move |mut socket| {
@@ -731,8 +749,10 @@ impl Recorder {
                 bytes.extend_from_slice(&piece[..count]);
                 while let Ok((message, used)) = request(&bytes[answered..]) {
                     answered += used;
-                    let path = message.start.split(' ').nth(1).unwrap_or_default();
-                    drop(socket.write_all(&answer(path.trim_start_matches('/'))));
+                    let (answer, size) = answer(message.path());
+                    for piece in answer.chunks(size) {
+                        drop(socket.write_all(piece));
+                    }
                 }
             }
             let mut log = own.lock().expect("no panic");
@@ -783,6 +803,12 @@ impl Message {
         found.next().map(|(_, value)| &value[..])
     }
 
+    /// The path of the target without its slash.
+    fn path(&self) -> &str {
+        let target = self.start.split(' ').nth(1).unwrap_or_default();
+        target.rsplit('/').next().unwrap_or_default()
+    }
+
     fn status(&self) -> String {
         self.start.split(' ').nth(1).unwrap_or_default().to_owned()
     }
@@ -827,7 +853,7 @@ fn request(bytes: &[u8]) -> Result<(Message, usize), Stop> {
         return bad(format!("start line {:?}", message.start));
     };
     if !is_token(method)
-        || !target.starts_with('/')
+        || !(target.starts_with('/') || target.starts_with("http://"))
         || !target.bytes().all(|b| b.is_ascii_graphic())
     {
         return bad(format!("start line {:?}", message.start));

@@ -52,6 +52,9 @@ pub trait Gateway {
     /// Reaches the target: directly, from a chosen address, through parents, or
     /// out of a pool.
     ///
+    /// Asked again for the same session, what it gave before was of no use: one
+    /// out of a pool may be gone as well, a new one is not.
+    ///
     /// # Errors
     /// Why it could not be reached; each protocol has its own answer for it.
     async fn connect(

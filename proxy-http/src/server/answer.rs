@@ -172,8 +172,14 @@ where
         let Shaping { stop, way, .. } = self.server.gateway.shaping(session);
         // The session's own ear for its stop token, if it has one.
         let mut stopper = (!stop.is_never()).then(|| Box::new(Deadline::follower(stop)));
+        let mut again = false;
         loop {
             if !self.is_linked_to(ask, way) {
+                Box::pin(self.link(ask, session)).await?;
+            }
+            if again && self.upstream.as_ref().is_some_and(|sticky| sticky.reused) {
+                // After the client's own connection the pool's first one; only a
+                // new one is surely alive.
                 Box::pin(self.link(ask, session)).await?;
             }
             let verdict = self
@@ -183,7 +189,10 @@ where
             match verdict {
                 Verdict::Complete | Verdict::Upgraded => return Ok(()),
                 Verdict::Failed(Fault::OriginGone)
-                    if reused && exchange.may_repeat(request.head.method()) => {}
+                    if reused && !again && exchange.may_repeat(request.head.method()) =>
+                {
+                    again = true;
+                }
                 Verdict::Failed(fault) => return Err(self.failed(exchange, fault)),
             }
         }
