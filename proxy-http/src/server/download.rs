@@ -126,9 +126,10 @@ impl Download {
         self.phase == Phase::Complete && !self.is_blocked()
     }
 
-    /// A byte of the final answer may have left for the client.
+    /// A byte of the final answer may have left for the client, or half of an
+    /// interim one: no other answer can follow.
     pub(super) fn has_begun(&self) -> bool {
-        self.begun
+        self.begun || self.is_blocked()
     }
 
     /// The origin has not sent a single byte.

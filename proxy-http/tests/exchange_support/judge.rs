@@ -151,7 +151,7 @@ impl Answer {
                     head
                 }
                 Ok(Status::Partial) => return None,
-                Err(error) => panic!("a client refuses this: {error}"),
+                Err(error) => panic!("a client refuses this: {error}: {}", taken.escape_ascii()),
             };
             assert_eq!(head.version(), Version::Http11);
             if head.is_interim() {
