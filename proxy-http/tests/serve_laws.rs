@@ -37,7 +37,13 @@ fn p07_the_next_request_does_not_end_the_one_before() {
 #[test]
 fn p22_nothing_follows_half_an_interim_answer() {
     let get = b"\xfb\xfaGET http://h/a HTTP/1.1\r\nHost: h\r\n\r\n\xff";
-    play(&[&get[..], b"HTTP/1.1 103 Early Hints\r\n\r\nnonsense\xff\xfb"].concat());
+    play(
+        &[
+            &get[..],
+            b"HTTP/1.1 103 Early Hints\r\n\r\nnonsense\xff\xfb",
+        ]
+        .concat(),
+    );
 }
 
 /// A piece of a transcript: see there for the bytes that are stage directions.

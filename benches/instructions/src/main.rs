@@ -8,8 +8,11 @@ mod wire;
 
 use std::process::ExitCode;
 
+/// Does a thing so many times.
+type Act = fn(usize);
+
 /// Everything that is counted, by name.
-const ALL: [(&str, fn(usize)); 7] = [
+const ALL: &[(&str, Act)] = &[
     ("request-small", wire::request_small),
     ("request-browser", wire::request_browser),
     ("response", wire::response),
