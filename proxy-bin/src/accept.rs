@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::net::{TcpListener, TcpStream};
 
+use crate::cause::Scarce;
 use crate::gate::{Admission, Gate};
 use crate::outside::Outside;
 use crate::service::Service;
@@ -18,6 +19,8 @@ pub(crate) struct Acceptor {
     service: Rc<Service>,
     /// For those who come when the proxy is at its limit.
     busy: Rc<Service>,
+    /// For clients that are at their own.
+    crowded: Rc<Service>,
     gate: Rc<Gate>,
     outside: Rc<Outside>,
     refused: Throttle,
@@ -29,6 +32,7 @@ impl Acceptor {
         socket: TcpListener,
         service: Service,
         busy: Service,
+        crowded: Service,
         gate: &Rc<Gate>,
         outside: &Rc<Outside>,
     ) -> Self {
@@ -36,6 +40,7 @@ impl Acceptor {
             socket,
             service: Rc::new(service),
             busy: Rc::new(busy),
+            crowded: Rc::new(crowded),
             gate: Rc::clone(gate),
             outside: Rc::clone(outside),
             refused: Throttle::default(),
@@ -65,20 +70,35 @@ impl Acceptor {
     }
 
     fn admit(&self, stream: TcpStream, remote: SocketAddr) {
-        match self.gate.admit() {
+        match self.gate.admit(remote.ip()) {
             Admission::Serve(slot) => self.service.spawn(stream, remote, slot),
-            Admission::Refuse(slot) => {
-                self.count_refusal();
-                self.busy.spawn(stream, remote, slot);
+            Admission::Refuse(slot, scarce) => {
+                self.count_refusal(scarce, remote);
+                let service = match scarce {
+                    Scarce::ClientConnections => &self.crowded,
+                    _ => &self.busy,
+                };
+                service.spawn(stream, remote, slot);
             }
-            Admission::Drop => self.count_refusal(),
+            Admission::Drop(scarce) => self.count_refusal(scarce, remote),
         }
     }
 
-    fn count_refusal(&self) {
-        if let Some(clients) = self.refused.admit(Instant::now()) {
+    fn count_refusal(&self, scarce: Scarce, remote: SocketAddr) {
+        let Some(clients) = self.refused.admit(Instant::now()) else {
+            return;
+        };
+        let listener = self.service.name();
+        if scarce == Scarce::ClientConnections {
             tracing::warn!(
-                listener = self.service.name(),
+                listener,
+                client = %remote.ip(),
+                connections = clients,
+                "refused: the limit of connections of one client is reached"
+            );
+        } else {
+            tracing::warn!(
+                listener,
                 clients,
                 "refused: the limit of connections is reached"
             );

@@ -13,6 +13,8 @@ pub(crate) enum Cause {
     Connect(ConnectError),
     /// The egress guard keeps clients from such addresses.
     Guard(Special),
+    /// There are as many connections as there may be.
+    Limit(Scarce),
     /// A rule forbids it.
     Rule(u32),
     /// The listener is for other networks.
@@ -31,8 +33,30 @@ impl Cause {
             Self::Banned => "banned".to_owned(),
             Self::Connect(error) => error.to_string(),
             Self::Guard(special) => format!("guard:{}", special.as_str()),
+            Self::Limit(scarce) => format!("limit:{}", scarce.key()),
             Self::Rule(rule) => format!("rule:{}", policy.origin(rule)),
             Self::Stranger => "client-network".to_owned(),
+        }
+    }
+}
+
+/// A setting of `[limits]` that allows no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scarce {
+    ClientConnections,
+    Connections,
+    OriginConnections,
+    UpstreamConnections,
+}
+
+impl Scarce {
+    /// As it is written in the configuration.
+    pub(crate) fn key(self) -> &'static str {
+        match self {
+            Self::ClientConnections => "client_connections",
+            Self::Connections => "connections",
+            Self::OriginConnections => "origin_connections",
+            Self::UpstreamConnections => "upstream_connections",
         }
     }
 }

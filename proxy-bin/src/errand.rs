@@ -2,10 +2,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
+use std::time::Duration;
 
 use proxy_core::{ConnectError, ConnectErrorKind, FreeList, Host, Target};
 
-use crate::cause::Cause;
+use crate::cause::{Cause, Scarce};
 use crate::datagrams::{self, Picked};
 use crate::policy::{Act, Judgement, Person, Policy, Usual, Verdict};
 use crate::way::Way;
@@ -23,10 +24,14 @@ pub(crate) struct Errand {
     pub(crate) stick: u64,
     /// Not a tunnel.
     pub(crate) is_request: bool,
+    /// It is for an `https` URL.
+    pub(crate) secure: bool,
     /// The proxies that a tunnel came through.
     pub(crate) via: Option<Box<[u8]>>,
     /// An idle connection will do.
     pub(crate) reuse: bool,
+    /// If it has not lain idle for longer than this.
+    pub(crate) within: Option<Duration>,
     /// Where its datagrams go out from.
     pub(crate) picked: Picked,
     /// What stood in the way last.
@@ -81,6 +86,17 @@ impl Errand {
     /// The way that was decided on; `None` if there is none, or not yet.
     pub(crate) fn way(&self) -> Option<Way> {
         self.verdict.and_then(|verdict| self.way_of(&verdict))
+    }
+
+    /// The number of that way for a driver; 0 if there is none.
+    pub(crate) fn way_number(&self) -> u64 {
+        self.way().map_or(0, |way| way.number(self.secure))
+    }
+
+    /// Whether an HTTP parent may be handed it as it is: in clear it would read
+    /// what is meant for the target alone.
+    pub(crate) fn suits_parents(&self) -> bool {
+        self.is_request && !self.secure
     }
 
     /// The way that a verdict orders; `None` if it forbids all.
@@ -157,11 +173,18 @@ impl Errand {
 
     /// Why it came to nothing.
     pub(crate) fn failed(&self, error: ConnectError) -> Cause {
-        let known = match error.kind {
-            ConnectErrorKind::Forbidden => self.cause.get(),
-            _ => None,
-        };
+        let known = self.cause.get().filter(|cause| match error.kind {
+            ConnectErrorKind::Forbidden => true,
+            ConnectErrorKind::Exhausted => matches!(cause, Cause::Limit(_)),
+            _ => false,
+        });
         known.unwrap_or(Cause::Connect(error))
+    }
+
+    /// Remembers which limit was reached, for the log.
+    pub(crate) fn crowded_out(&self, scarce: Scarce) -> ConnectError {
+        self.cause.set(Some(Cause::Limit(scarce)));
+        ConnectError::origin(ConnectErrorKind::Exhausted)
     }
 
     /// Remembers why, for the log.

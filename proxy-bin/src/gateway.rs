@@ -10,9 +10,10 @@ use proxy_core::{
     Peer, Report, Shaping, Target, TargetBuf,
 };
 
-use crate::cause::Cause;
+use crate::cause::{Cause, Scarce};
 use crate::datagrams::{self, Picked};
 use crate::errand::{Boxed, Errand};
+use crate::idle;
 use crate::log::Entry;
 use crate::outside::Outside;
 use crate::policy::{Judgement, Verdict};
@@ -20,7 +21,6 @@ use crate::sources::stick;
 use crate::throttle::Throttle;
 use crate::upstream::Upstream;
 use crate::users::{Door, Login};
-use crate::way::Way;
 
 /// The policy of one listener.
 #[derive(Debug)]
@@ -30,8 +30,8 @@ pub(crate) struct Proxyd {
     listener: usize,
     /// Who must be named; `None` asks nobody.
     users: Option<Arc<Door>>,
-    /// Everybody is told that the proxy is at its limit.
-    busy: bool,
+    /// Everybody is told that this limit is reached.
+    busy: Option<Scarce>,
     refused_datagrams: Throttle,
     outside: Rc<Outside>,
 }
@@ -49,23 +49,23 @@ impl Proxyd {
             service,
             listener,
             users,
-            busy: false,
+            busy: None,
             refused_datagrams: Throttle::default(),
             outside,
         }
     }
 
-    /// What requests are to show parents, so that those that come back are known.
+    /// What requests are to show, so that those that come back are known.
     pub(crate) fn name(&self) -> Option<&str> {
         self.outside.name()
     }
 
     /// The same listener once too many are connected.
-    pub(crate) fn busy(&self) -> Self {
+    pub(crate) fn busy(&self, limit: Scarce) -> Self {
         Self {
             service: self.service.clone(),
             users: self.users.clone(),
-            busy: true,
+            busy: Some(limit),
             refused_datagrams: Throttle::default(),
             outside: Rc::clone(&self.outside),
             ..*self
@@ -91,7 +91,7 @@ impl Proxyd {
         from: IpAddr,
         who: Option<Credentials<'_>>,
     ) -> Result<Option<Login>, Denial> {
-        if self.busy {
+        if self.busy.is_some() {
             return Err(Denial::Busy);
         }
         if !self.takes(from) {
@@ -163,6 +163,7 @@ impl Proxyd {
                     false => Cause::Stranger,
                 })
             }
+            (None, None) if report.end == End::Busy => self.busy.map(Cause::Limit),
             (None, None) => None,
         }
     }
@@ -260,7 +261,9 @@ impl Gateway for Proxyd {
             usual: policy.usual(self.listener, user),
             stick: self.stick(from, user),
             is_request: matches!(ask.operation, Operation::Request { .. }),
+            secure: ask.secure,
             reuse: matches!(ask.operation, Operation::Request { .. }),
+            within: idle::within(&ask.operation),
             via: ask.via.map(Box::from),
             picked: Picked::default(),
             cause: Cell::new(None),
@@ -279,7 +282,7 @@ impl Gateway for Proxyd {
             return Err(Denial::Unroutable);
         }
         Ok(Session {
-            way: errand.way().map_or(0, Way::number),
+            way: errand.way_number(),
             errand: Boxed::new(errand),
             told: None,
         })
@@ -298,7 +301,7 @@ impl Gateway for Proxyd {
         let reached = self.outside.reach(errand, target).await;
         // Only once: after a failure a new one is sure to be alive.
         errand.reuse = false;
-        session.way = errand.way().map_or(0, Way::number);
+        session.way = errand.way_number();
         let wanted = asked || self.outside.log().is_on();
         session.told = wanted.then(|| {
             let upstream = reached.as_ref().ok();
@@ -370,6 +373,7 @@ impl Session {
 mod tests {
     use super::*;
     use crate::config::{Auth, Draft, Format, User};
+    use crate::idle::Idle;
     use crate::log::{AccessLog, Writer};
     use crate::outside::Means;
     use crate::own::OwnAddresses;
@@ -430,9 +434,12 @@ mod tests {
             parents: Parents::new(Ways::default(), &Timeouts::default()),
             associations: Associations::new(),
             own: OwnAddresses::new(own.iter().copied()),
+            tls: None,
+            egress: None,
+            idle: Idle::new(8, &config.limits),
             log,
         };
-        let outside = Rc::new(Outside::new(means, 8));
+        let outside = Rc::new(Outside::new(means));
         Proxyd::new(0, "test".to_owned(), None, outside)
     }
 
@@ -502,7 +509,7 @@ mod tests {
                 password: password.as_bytes(),
             })
         };
-        let busy = gateway.busy();
+        let busy = gateway.busy(Scarce::Connections);
         for (gateway, who, answer) in [
             (&gateway, None, Err(Denial::Challenge)),
             (&gateway, shown("wrong"), Err(Denial::Challenge)),

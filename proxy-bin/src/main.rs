@@ -9,18 +9,23 @@ mod certificates;
 mod cli;
 mod config;
 mod datagrams;
+mod egress;
 mod errand;
 mod explain;
 mod gate;
 mod gateway;
+mod idle;
+mod issuers;
 mod listen;
 mod log;
 mod mark;
 mod name_files;
 mod nofile;
+mod origin_tls;
 mod outside;
 mod own;
 mod parents;
+mod places;
 mod plan;
 mod policy;
 mod resolver;
@@ -50,6 +55,7 @@ use certificates::Unloaded;
 use cli::{Cli, Command};
 use config::{Config, Problem};
 use explain::Explain;
+use run::Files;
 use users::Unread;
 
 fn main() -> ExitCode {
@@ -69,10 +75,8 @@ fn main() -> ExitCode {
     if let Some(Command::Explain(request)) = &cli.command {
         return explain(request, &config);
     }
-    let loaded =
-        certificates::load(&config).and_then(|acceptors| Ok((acceptors, parents::load(&config)?)));
-    let (acceptors, ways) = match loaded {
-        Ok(loaded) => loaded,
+    let files = match Files::load(&config) {
+        Ok(files) => files,
         Err(Unloaded::Failures(failures)) => return fail(FAILURE, "proxyd: ", &failures),
         Err(Unloaded::Mistakes(problems)) => return fail(MISTAKE, "", &problems),
     };
@@ -88,7 +92,7 @@ fn main() -> ExitCode {
             let _ = writeln!(io::stdout(), "OK: {}", config.summary(users.len()));
             Ok(())
         }
-        _ => run::run(config, acceptors, ways, users),
+        _ => run::run(config, files, users),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

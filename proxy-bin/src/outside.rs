@@ -6,18 +6,21 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use proxy_core::{ConnectError, ConnectErrorKind, Connected, Host, Target};
-use proxy_relay::{Associations, Dialer, Passage, Pool};
+use proxy_relay::{Associations, Dialer, Passage};
 use tokio::net::TcpStream;
 
-use crate::cause::Cause;
+use crate::cause::{Cause, Scarce};
 use crate::config::Via;
+use crate::egress::{Egress, Permit};
 use crate::errand::Errand;
+use crate::idle::Idle;
 use crate::log::AccessLog;
+use crate::origin_tls::OriginTls;
 use crate::own::OwnAddresses;
 use crate::parents::{Parents, Wanted};
 use crate::policy::{Judgement, Policy, Verdict};
 use crate::sources::Sources;
-use crate::upstream::{Lane, PoolKey, Upstream};
+use crate::upstream::{Lane, Upstream};
 use crate::way::Way;
 
 /// What all listeners of a worker share.
@@ -27,9 +30,11 @@ pub(crate) struct Outside {
     dialer: Dialer,
     sources: Sources,
     parents: Parents,
-    pool: RefCell<Idle>,
+    idle: RefCell<Idle>,
     associations: Associations,
     own: OwnAddresses,
+    tls: Option<OriginTls>,
+    egress: Option<Arc<Egress>>,
     log: AccessLog,
 }
 
@@ -42,20 +47,26 @@ pub(crate) struct Means {
     pub(crate) parents: Parents,
     pub(crate) associations: Associations,
     pub(crate) own: OwnAddresses,
+    /// If `https` URLs are fetched.
+    pub(crate) tls: Option<OriginTls>,
+    /// If there are limits on connections towards outside.
+    pub(crate) egress: Option<Arc<Egress>>,
+    pub(crate) idle: Idle,
     pub(crate) log: AccessLog,
 }
 
 impl Outside {
-    /// Keeps at most `idle` unused connections.
-    pub(crate) fn new(means: Means, idle: usize) -> Self {
+    pub(crate) fn new(means: Means) -> Self {
         Self {
             policy: means.policy,
             dialer: means.dialer,
             sources: means.sources,
             parents: means.parents,
-            pool: RefCell::new(Idle::new(idle)),
+            idle: RefCell::new(means.idle),
             associations: means.associations,
             own: means.own,
+            tls: means.tls,
+            egress: means.egress,
             log: means.log,
         }
     }
@@ -73,7 +84,7 @@ impl Outside {
         &self.associations
     }
 
-    /// What requests are to show parents, so that those that come back are known.
+    /// What requests are to show, so that those that come back are known.
     pub(crate) fn name(&self) -> Option<&str> {
         self.parents.name()
     }
@@ -84,20 +95,27 @@ impl Outside {
 
     /// Closes idle connections that are old or were ended by their origins.
     pub(crate) fn sweep(&self) {
-        self.pool.borrow_mut().pool.sweep();
+        self.idle.borrow_mut().sweep();
     }
 
     /// Closes all idle connections and pipes, for somebody who needs the
     /// descriptors. Says whether there was a connection.
     pub(crate) fn clear(&self) -> bool {
         proxy_relay::release_pipes();
-        self.pool.borrow_mut().clear()
+        self.idle.borrow_mut().clear()
     }
 
     /// Keeps a connection for another request.
     pub(crate) fn recycle(&self, target: Target<'_>, upstream: Upstream) {
-        let key = PoolKey::of(&upstream, target);
-        self.pool.borrow_mut().pool.give(key, upstream);
+        if self.egress.as_ref().is_none_or(|egress| egress.has_room()) {
+            self.idle.borrow_mut().give(target, upstream);
+        }
+    }
+
+    /// Closes the connection that has lain idle for longest, of those to `origin`
+    /// or of all. Says whether there was one.
+    pub(crate) fn make_room(&self, origin: Option<Target<'_>>) -> bool {
+        self.idle.borrow_mut().close_oldest(origin)
     }
 
     /// Reaches `target` by the way that policy has chosen or, if that depends on
@@ -122,6 +140,7 @@ impl Outside {
         let parent = connected.upstream.parent().cloned();
         Ok(match parent {
             Some(parent) => connected.to_parent(parent),
+            None if errand.secure => connected.secured(),
             None => connected,
         })
     }
@@ -200,15 +219,16 @@ impl Outside {
         way: Way,
         target: Target<'_>,
     ) -> Result<Connected<Upstream>, ConnectError> {
-        let lane = way.lane(0);
+        let lane = way.lane(0, errand.secure);
         let judge = |address| self.judge(errand, way, target, address);
         if errand.reuse
-            && let Some(idle) = self.pool.borrow_mut().take(lane, Some(target))
+            && let Some(idle) = self.idle.borrow_mut().take(lane, Some(target), errand.within)
             // It may have been opened for somebody else.
             && idle.peer_addr().is_ok_and(|address| judge(address).is_ok())
         {
             return Ok(Connected::reused(idle));
         }
+        let permit = self.permit(errand, Some(target)).await?;
         let stream = match self.dialer.dial_judged(target, judge).await {
             Err(error) if error.kind == ConnectErrorKind::Exhausted && self.clear() => {
                 self.dialer.dial_judged(target, judge).await?
@@ -216,8 +236,8 @@ impl Outside {
             dialled => dialled?,
         };
         let mut upstream = Upstream::new(stream);
-        upstream.set_lane(lane);
-        Ok(Connected::fresh(upstream))
+        upstream.set_permit(permit);
+        self.fresh(errand, lane, target, upstream).await
     }
 
     /// Reaches the target through parents, or for a request only the last of
@@ -231,18 +251,22 @@ impl Outside {
     ) -> Result<Connected<Upstream>, ConnectError> {
         errand.guard_unseen(&self.policy, target)?;
         let turn = self.parents.turn(parent);
+        let takes_requests = errand.suits_parents() && self.parents.takes_requests(turn);
         if errand.reuse {
-            let lane = way.lane(self.parents.lane(turn));
-            let whose = (!self.parents.takes_requests(turn)).then_some(target);
-            if let Some(idle) = self.pool.borrow_mut().take(lane, whose) {
+            let lane = way.lane(self.parents.lane(turn), errand.secure);
+            let whose = (!takes_requests).then_some(target);
+            if let Some(idle) = self.idle.borrow_mut().take(lane, whose, errand.within) {
                 return Ok(Connected::reused(idle));
             }
         }
+        let permit = self
+            .permit(errand, (!takes_requests).then_some(target))
+            .await?;
         let dial = async |hop: Target<'_>| self.dial_parent(way, hop).await;
         let wanted = Wanted {
             client: errand.person.client(),
             target,
-            request: errand.is_request,
+            request: errand.suits_parents(),
             via: errand.via.as_deref(),
         };
         let exhausted = ConnectError::origin(ConnectErrorKind::Exhausted);
@@ -252,8 +276,55 @@ impl Outside {
             }
             reached => reached?,
         };
-        upstream.set_lane(way.lane(upstream.lane().chain));
+        upstream.set_permit(permit);
+        let lane = way.lane(upstream.lane().chain, errand.secure);
+        self.fresh(errand, lane, target, upstream).await
+    }
+
+    /// A new connection on this lane; inside TLS where that is asked for.
+    async fn fresh(
+        &self,
+        errand: &Errand,
+        lane: Lane,
+        target: Target<'_>,
+        mut upstream: Upstream,
+    ) -> Result<Connected<Upstream>, ConnectError> {
+        if errand.secure {
+            let Some(tls) = &self.tls else {
+                // Servers do not ask then.
+                return Err(ConnectError::origin(ConnectErrorKind::Tls));
+            };
+            upstream = Box::pin(tls.connect(lane, target, upstream)).await?;
+        }
+        upstream.set_lane(lane);
         Ok(Connected::fresh(upstream))
+    }
+
+    /// A place for a new connection, if there are limits; idle ones make room. It
+    /// counts for `origin` if it leads to no other.
+    ///
+    /// # Errors
+    /// That the limit is reached.
+    async fn permit(
+        &self,
+        errand: &Errand,
+        origin: Option<Target<'_>>,
+    ) -> Result<Option<Permit>, ConnectError> {
+        let Some(egress) = &self.egress else {
+            return Ok(None);
+        };
+        let scarce = loop {
+            let scarce = match egress.take(origin) {
+                Ok(permit) => return Ok(Some(permit)),
+                Err(scarce) => scarce,
+            };
+            let of_origin = scarce == Scarce::OriginConnections;
+            if !self.make_room(origin.filter(|_| of_origin)) {
+                break scarce;
+            }
+        };
+        let taken = egress.take_from_others(origin, scarce).await;
+        taken.map(Some).map_err(|scarce| errand.crowded_out(scarce))
     }
 
     /// Connects to a parent, which the operator has chosen: no rule and no guard
@@ -314,37 +385,5 @@ impl Outside {
             None => Ok(None),
             Some(source) => self.sources.pick(source, way.stick, to).map(Some),
         }
-    }
-}
-
-/// Idle connections, and room for the key that is looked for.
-#[derive(Debug)]
-struct Idle {
-    pool: Pool<PoolKey, Upstream>,
-    most: usize,
-    sought: PoolKey,
-}
-
-impl Idle {
-    fn new(most: usize) -> Self {
-        let mut idle = Self {
-            pool: Pool::new(),
-            most,
-            sought: PoolKey::new(),
-        };
-        idle.clear();
-        idle
-    }
-
-    fn take(&mut self, lane: Lane, target: Option<Target<'_>>) -> Option<Upstream> {
-        self.sought.set(lane, target);
-        self.pool.take(&self.sought)
-    }
-
-    fn clear(&mut self) -> bool {
-        let had_any = !self.pool.is_empty();
-        self.pool = Pool::new();
-        self.pool.total(self.most);
-        had_any
     }
 }

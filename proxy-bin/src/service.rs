@@ -92,59 +92,74 @@ impl Service {
 
     /// Serves a connection in a task of its own, which holds `slot` to its end.
     ///
-    /// Each kind has its own task, so that none is larger than it must be.
+    /// Each kind has its own task, so that none is larger than it must be: the
+    /// tasks keep what is needed at the end and nothing else.
     ///
     /// # Panics
     /// Outside a `LocalSet`.
     pub(crate) fn spawn(self: &Rc<Self>, stream: TcpStream, remote: SocketAddr, slot: Slot) {
-        let Some(local) = self.local.or_else(|| stream.local_addr().ok()) else {
-            // Only a socket that is gone has no address.
-            return;
-        };
-        let peer = Peer { remote, local };
         let this = Rc::clone(self);
         match self.kind {
-            Kind::Http(_) => this.spawn_http(stream, peer, slot),
-            Kind::Socks(_) => this.spawn_socks(stream, peer, slot),
+            Kind::Http(_) => this.spawn_http(stream, remote, slot),
+            Kind::Socks(_) => this.spawn_socks(stream, remote, slot),
             Kind::Tcp(_) => spawn(slot, async move {
-                if let Kind::Tcp(map) = &this.kind {
-                    this.tell(peer, map.serve(stream, peer).await);
+                if let Kind::Tcp(map) = &this.kind
+                    && let Some(peer) = this.peer(&stream, remote)
+                {
+                    let served = map.serve(stream, peer).await;
+                    this.tell(remote, served);
                 }
             }),
-            Kind::Https { .. } => spawn(slot, async move { this.serve_https(stream, peer).await }),
+            Kind::Https { .. } => {
+                spawn(slot, async move { this.serve_https(stream, remote).await })
+            }
             Kind::Auto { .. } => {
-                tokio::task::spawn_local(this.serve_auto(stream, peer, slot));
+                tokio::task::spawn_local(this.serve_auto(stream, remote, slot));
             }
         }
     }
 
-    fn spawn_http(self: Rc<Self>, stream: TcpStream, peer: Peer, slot: Slot) {
+    /// The two ends of a connection; a socket that is gone has none.
+    fn peer(&self, stream: &TcpStream, remote: SocketAddr) -> Option<Peer> {
+        let local = self.local.or_else(|| stream.local_addr().ok())?;
+        Some(Peer { remote, local })
+    }
+
+    fn spawn_http(self: Rc<Self>, stream: TcpStream, remote: SocketAddr, slot: Slot) {
         spawn(slot, async move {
-            if let Kind::Http(http) | Kind::Auto { http, .. } = &self.kind {
-                self.tell(peer, http.serve(stream, peer).await);
+            if let Kind::Http(http) | Kind::Auto { http, .. } = &self.kind
+                && let Some(peer) = self.peer(&stream, remote)
+            {
+                let served = http.serve(stream, peer).await;
+                self.tell(remote, served);
             }
         });
     }
 
-    fn spawn_socks(self: Rc<Self>, stream: TcpStream, peer: Peer, slot: Slot) {
+    fn spawn_socks(self: Rc<Self>, stream: TcpStream, remote: SocketAddr, slot: Slot) {
         spawn(slot, async move {
-            if let Kind::Socks(socks) | Kind::Auto { socks, .. } = &self.kind {
-                self.tell(peer, socks.serve_with_datagrams(stream, peer).await);
+            if let Kind::Socks(socks) | Kind::Auto { socks, .. } = &self.kind
+                && let Some(peer) = self.peer(&stream, remote)
+            {
+                let served = socks.serve_with_datagrams(stream, peer).await;
+                self.tell(remote, served);
             }
         });
     }
 
-    async fn serve_https(&self, stream: TcpStream, peer: Peer) {
+    async fn serve_https(&self, stream: TcpStream, remote: SocketAddr) {
         if let Kind::Https { http, tls } = &self.kind
+            && let Some(peer) = self.peer(&stream, remote)
             && let Some(stream) = Box::pin(self.accept_tls(http, tls, stream, peer)).await
         {
-            self.tell(peer, http.serve(stream, peer).await);
+            let served = http.serve(stream, peer).await;
+            self.tell(remote, served);
         }
     }
 
     /// Once it is clear what is spoken, a task of just the size for that takes
     /// over.
-    async fn serve_auto(self: Rc<Self>, stream: TcpStream, peer: Peer, slot: Slot) {
+    async fn serve_auto(self: Rc<Self>, stream: TcpStream, remote: SocketAddr, slot: Slot) {
         let Kind::Auto { tls, .. } = &self.kind else {
             return;
         };
@@ -153,24 +168,30 @@ impl Service {
             sniff::peek(&stream, &mut deadline).await
         };
         match (spoken, tls) {
-            (Some(Spoken::Http), _) => self.spawn_http(stream, peer, slot),
-            (Some(Spoken::Socks), _) => self.spawn_socks(stream, peer, slot),
+            (Some(Spoken::Http), _) => self.spawn_http(stream, remote, slot),
+            (Some(Spoken::Socks), _) => self.spawn_socks(stream, remote, slot),
             (Some(Spoken::Tls), Some(_)) => {
-                spawn(slot, async move { self.serve_auto_tls(stream, peer).await });
+                spawn(
+                    slot,
+                    async move { self.serve_auto_tls(stream, remote).await },
+                );
             }
-            (Some(Spoken::Tls), None) => self.refuse_tls(peer),
+            (Some(Spoken::Tls), None) => self.refuse_tls(remote),
             (None, _) => {}
         }
     }
 
     /// Inside TLS the first byte tells HTTP and SOCKS apart once more.
-    async fn serve_auto_tls(&self, stream: TcpStream, peer: Peer) {
+    async fn serve_auto_tls(&self, stream: TcpStream, remote: SocketAddr) {
         let Kind::Auto {
             http,
             socks,
             tls: Some(tls),
         } = &self.kind
         else {
+            return;
+        };
+        let Some(peer) = self.peer(&stream, remote) else {
             return;
         };
         let Some(mut stream) = Box::pin(self.accept_tls(http, tls, stream, peer)).await else {
@@ -185,8 +206,14 @@ impl Service {
         };
         let stream = Prefixed::new(stream, bytes);
         match spoken {
-            Spoken::Socks => self.tell(peer, socks.serve_with_datagrams(stream, peer).await),
-            Spoken::Http | Spoken::Tls => self.tell(peer, http.serve(stream, peer).await),
+            Spoken::Socks => {
+                let served = socks.serve_with_datagrams(stream, peer).await;
+                self.tell(remote, served);
+            }
+            Spoken::Http | Spoken::Tls => {
+                let served = http.serve(stream, peer).await;
+                self.tell(remote, served);
+            }
         }
     }
 
@@ -207,7 +234,7 @@ impl Service {
             Err(error) => error,
         };
         let is_clear = matches!(error.kind, TlsErrorKind::ClearText);
-        self.tell(peer, Err::<(), _>(error.kind));
+        self.tell(peer.remote, Err::<(), _>(error.kind));
         if is_clear {
             // A browser pointed here without https shows this to its user.
             http.refuse(error.stream, peer).await;
@@ -221,11 +248,11 @@ impl Service {
         deadline
     }
 
-    fn refuse_tls(&self, peer: Peer) {
+    fn refuse_tls(&self, remote: SocketAddr) {
         if let Some(clients) = self.refused_tls.admit(Instant::now()) {
             tracing::warn!(
                 listener = &*self.name,
-                client = %peer.remote,
+                client = %remote,
                 clients,
                 "TLS was refused: this listener has no certificate; write cert and key for it"
             );
@@ -233,9 +260,9 @@ impl Service {
     }
 
     /// Ends that are a client's own doing are for those who look for them.
-    fn tell<T, E: fmt::Display>(&self, peer: Peer, result: Result<T, E>) {
+    fn tell<T, E: fmt::Display>(&self, remote: SocketAddr, result: Result<T, E>) {
         if let Err(error) = result {
-            tracing::debug!(listener = &*self.name, client = %peer.remote, %error, "ended");
+            tracing::debug!(listener = &*self.name, client = %remote, %error, "ended");
         }
     }
 }
@@ -267,9 +294,14 @@ fn http(gateway: &Rc<Proxyd>, config: &Config, stop: &Stop) -> Http {
     let mut server = proxy_http::Server::new(Rc::clone(gateway));
     server
         .config()
-        .limits(config.head)
+        .limits(config.limits.head)
+        .body_bytes(config.limits.body_bytes)
+        .requests(config.limits.requests)
         .name("proxyd")
         .via(gateway.name())
+        .show_via(config.http.via)
+        .forwarded(config.http.forwarded)
+        .fetch_https(config.http.fetch_https)
         .timeouts(config.timeouts)
         .stop(stop.clone());
     server

@@ -1,4 +1,5 @@
-//! A connection towards a target: plain, or through parents and their TLS.
+//! A connection towards a target: plain, through parents and their TLS, inside
+//! TLS with the target.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -13,6 +14,8 @@ use proxy_relay::{Socket, Transport};
 use proxy_tls::TlsStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+
+use crate::egress::Permit;
 
 /// A connection and what a pool must know of it.
 ///
@@ -31,11 +34,13 @@ struct More {
     ahead: BytesMut,
     parent: Option<Arc<HttpParent>>,
     lane: Lane,
+    /// Its place within the limits, which goes with it.
+    _permit: Option<Permit>,
 }
 
 enum Stream {
     Tcp(TcpStream),
-    /// TLS with a parent, over whatever leads to it.
+    /// TLS with a parent or a target, over whatever leads to it.
     Tls(TlsStream<Upstream>),
 }
 
@@ -46,6 +51,15 @@ pub(crate) struct Lane {
     pub(crate) chain: u16,
     /// The source address it comes from, as policy counts them.
     pub(crate) source: u64,
+    /// It is TLS with the target itself.
+    pub(crate) secure: bool,
+}
+
+impl Lane {
+    /// Nearly all connections go the same way.
+    pub(crate) fn is_usual(self) -> bool {
+        self.chain == 0 && self.source == 0
+    }
 }
 
 impl Upstream {
@@ -71,6 +85,13 @@ impl Upstream {
     /// target.
     pub(crate) fn set_parent(&mut self, parent: Arc<HttpParent>) {
         self.more.get_or_insert_default().parent = Some(parent);
+    }
+
+    /// Holds its place for as long as it lives.
+    pub(crate) fn set_permit(&mut self, permit: Option<Permit>) {
+        if permit.is_some() {
+            self.more.get_or_insert_default()._permit = permit;
+        }
     }
 
     /// Takes what was read already.
@@ -248,6 +269,11 @@ impl PoolKey {
         }
     }
 
+    /// Whether these connections lead to `origin` and nowhere else.
+    pub(crate) fn leads_to(&self, origin: Target<'_>) -> bool {
+        self.target.as_target() == origin
+    }
+
     /// Becomes the key of connections of this lane that lead to `target`, or,
     /// without one, to an HTTP proxy.
     pub(crate) fn set(&mut self, lane: Lane, target: Option<Target<'_>>) {
@@ -298,6 +324,7 @@ mod tests {
         let lane = Lane {
             chain: 1,
             source: 2,
+            secure: false,
         };
         upstream.set_lane(lane);
         let target = Target::parse("a.example:80", None).expect("a target");
@@ -310,7 +337,16 @@ mod tests {
         key.set(lane, None);
         assert_eq!(PoolKey::of(&upstream, target), key);
         assert_eq!(PoolKey::of(&upstream, other), key);
-        key.set(Lane { chain: 2, ..lane }, None);
-        assert_ne!(PoolKey::of(&upstream, other), key);
+        for lane in [
+            Lane { chain: 2, ..lane },
+            Lane { source: 1, ..lane },
+            Lane {
+                secure: true,
+                ..lane
+            },
+        ] {
+            key.set(lane, None);
+            assert_ne!(PoolKey::of(&upstream, other), key);
+        }
     }
 }

@@ -25,27 +25,32 @@ impl Way {
         }
     }
 
-    /// A number of its own for each way, never 0.
-    pub(crate) fn number(self) -> u64 {
+    /// A number of its own for each way, inside TLS with the target or not; never
+    /// 0.
+    pub(crate) fn number(self, secure: bool) -> u64 {
         match self {
             // Nearly everybody's, so it costs nothing.
             Self {
                 via: Via::Direct,
                 source: None,
                 ..
-            } => 1,
-            _ => hash(&self) | 2,
+            } if !secure => 1,
+            _ => hash(&(self, secure)) | 2,
         }
     }
 
     /// Where the connections of this way lie while they are idle, if they go
-    /// through this chain of parents.
-    pub(crate) fn lane(self, chain: u16) -> Lane {
+    /// through this chain of parents, inside TLS with the target or not.
+    pub(crate) fn lane(self, chain: u16, secure: bool) -> Lane {
         let source = match self.source {
             None => 0,
             Some(source) => hash(&(source, self.stick)),
         };
-        Lane { chain, source }
+        Lane {
+            chain,
+            source,
+            secure,
+        }
     }
 }
 
@@ -65,16 +70,18 @@ mod tests {
         for via in [Via::Direct, Via::Parent(0), Via::Parent(1)] {
             for source in [None, Some(0), Some(1)] {
                 for stick in [0, 1] {
-                    ways.push(Way { via, source, stick });
+                    let way = Way { via, source, stick };
+                    ways.extend([(way, false), (way, true)]);
                 }
             }
         }
         let plain = |way: &Way| way.via == Via::Direct && way.source.is_none();
+        let number = |(way, secure): &(Way, bool)| way.number(*secure);
         for (at, one) in ways.iter().enumerate() {
-            assert_ne!(one.number(), 0);
+            assert_ne!(number(one), 0);
             for other in &ways[at + 1..] {
-                let same = plain(one) && plain(other);
-                assert_eq!(one.number() == other.number(), same, "{one:?} {other:?}");
+                let same = plain(&one.0) && plain(&other.0) && !one.1 && !other.1;
+                assert_eq!(number(one) == number(other), same, "{one:?} {other:?}");
             }
         }
     }

@@ -9,16 +9,21 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use proxy_core::{End, Stop};
+use proxy_core::{End, Stop, TargetBuf};
 use proxy_relay::{Associations, Dialer, Resolve, TICK};
+use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
 use crate::accept::Acceptor;
+use crate::cause::Scarce;
 use crate::config::Config;
+use crate::egress::{Call, Egress};
 use crate::gate::{Gate, Limit};
 use crate::gateway::Proxyd;
+use crate::idle::Idle;
 use crate::log::{self, AccessLog};
+use crate::origin_tls::{OriginTls, Trust};
 use crate::outside::{Means, Outside};
 use crate::own::OwnAddresses;
 use crate::parents::{Parents, Ways};
@@ -39,9 +44,13 @@ pub(crate) struct Shared {
     pub(crate) policy: Arc<Policy>,
     pub(crate) names: watch::Receiver<Arc<NameService>>,
     pub(crate) ways: Ways,
+    /// If `https` URLs are fetched.
+    pub(crate) trust: Option<Trust>,
     /// Where users show who they are, if a listener asks.
     pub(crate) door: Option<Arc<Door>>,
-    pub(crate) limit: Option<Arc<Limit>>,
+    pub(crate) limit: Arc<Limit>,
+    /// If there are limits on connections towards outside.
+    pub(crate) egress: Option<Arc<Egress>>,
     /// Idle origin connections that each worker may keep.
     pub(crate) idle: usize,
     /// Drains and ends all connections.
@@ -93,9 +102,12 @@ async fn serve(
         None => AccessLog::off(),
     };
     let outside = Rc::new(outside(&shared, log)?);
-    let gate = Rc::new(Gate::new(shared.limit.clone()));
+    let gate = Rc::new(Gate::new(Arc::clone(&shared.limit)));
     let accepting = accept_all(&shared, sockets, &gate, &outside)?;
     spawn_local(keep_house(Rc::clone(&outside)));
+    if let Some(egress) = &shared.egress {
+        spawn_local(make_room(egress.calls(), Rc::clone(&outside)));
+    }
     spawn_local({
         let outside = Rc::clone(&outside);
         async move { outside.log().keep_flushing().await }
@@ -130,9 +142,12 @@ fn outside(shared: &Shared, log: AccessLog) -> io::Result<Outside> {
         parents: Parents::new(shared.ways.clone(), &config.timeouts),
         associations: shared.associations.clone(),
         own: shared.own.clone(),
+        tls: shared.trust.clone().map(OriginTls::new),
+        egress: shared.egress.clone(),
+        idle: Idle::new(shared.idle, &config.limits),
         log,
     };
-    Ok(Outside::new(means, shared.idle))
+    Ok(Outside::new(means))
 }
 
 /// Takes over each new name service.
@@ -180,7 +195,7 @@ fn accept_all(
         let name = listener.service(address.port());
         let gateway = Proxyd::new(at, name, users, Rc::clone(outside));
         let gateway = Rc::new(gateway);
-        let busy = Rc::new(gateway.busy());
+        let busy = |scarce| Rc::new(gateway.busy(scarce));
         let serve = |gateway, config| {
             Service::new(
                 listener,
@@ -194,7 +209,8 @@ fn accept_all(
         let acceptor = Acceptor::new(
             tokio::net::TcpListener::from_std(socket)?,
             serve(&gateway, &shared.config),
-            serve(&busy, &hasty),
+            serve(&busy(Scarce::Connections), &hasty),
+            serve(&busy(Scarce::ClientConnections), &hasty),
             gate,
             outside,
         );
@@ -235,6 +251,21 @@ async fn keep_house(outside: Rc<Outside>) {
     loop {
         tokio::time::sleep(SWEEP).await;
         outside.sweep();
+    }
+}
+
+/// Gives up idle connections for other workers.
+async fn make_room(mut calls: broadcast::Receiver<Call>, outside: Rc<Outside>) {
+    loop {
+        match calls.recv().await {
+            Ok(call) => {
+                outside.make_room(call.origin.as_ref().map(TargetBuf::as_target));
+            }
+            Err(RecvError::Lagged(_)) => {
+                outside.clear();
+            }
+            Err(RecvError::Closed) => return,
+        }
     }
 }
 

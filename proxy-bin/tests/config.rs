@@ -99,6 +99,8 @@ fn everything_at_once_is_accepted() {
         [timeouts]
         head = "10s"
         keep_alive = "2m"
+        body = "10s"
+        first_byte = "5m"
         progress = "1500ms"
         connect = "5s"
         tunnel = "never"
@@ -107,7 +109,21 @@ fn everything_at_once_is_accepted() {
         [limits]
         head_bytes = 16_384
         header_count = 100
+        body_bytes = 0
+        requests = 1000
         connections = 10_000
+        client_connections = 100
+        upstream_connections = 5_000
+        origin_connections = 6
+        idle_connections = 0
+        idle_per_origin = 4
+        idle_time = "never"
+
+        [http]
+        via = true
+        forwarded = "append-for"
+        https = "fetch"
+        ca = "cert.pem"
 
         [log]
         level = "warn"
@@ -152,19 +168,21 @@ fn unknown_keys() {
          [[user]]\nname = \"a\"\npassword = \"b\"\npasswd = \"hunter2\"\n[limits]\nheads = 1\n\
          [metrics]\n",
         &[
-            "proxyd.toml:1: wokers: expected auth, drain, group, limits, listener, log, parent, \
+            "proxyd.toml:1: wokers: expected auth, drain, group, http, limits, listener, log, parent, \
              resolver, rule, source, timeouts, user, via, workers, found an unknown key; write workers instead",
             "proxyd.toml:5: listener.adress: expected address, auth, cert, clients, key, name, \
              open, protocol, source, target, trust_loopback, via, found an unknown key; write address instead",
-            "proxyd.toml:9: timeouts.idle: expected connect, half_closed, head, keep_alive, \
-             progress, tunnel, found an unknown key; write one of these instead",
+            "proxyd.toml:9: timeouts.idle: expected body, connect, first_byte, half_closed, head, \
+             keep_alive, progress, tunnel, found an unknown key; write one of these instead",
             "proxyd.toml:11: log.levl: expected access, format, level, found an unknown key; \
              write level instead",
             "proxyd.toml:15: user.passwd: expected name, password, source, found an unknown key; \
              write password instead",
-            "proxyd.toml:17: limits.heads: expected connections, head_bytes, header_count, found \
-             an unknown key; write one of these instead",
-            "proxyd.toml:18: metrics: expected auth, drain, group, limits, listener, log, parent, \
+            "proxyd.toml:17: limits.heads: expected body_bytes, client_connections, connections, \
+             head_bytes, header_count, idle_connections, idle_per_origin, idle_time, \
+             origin_connections, requests, upstream_connections, found an unknown key; write one \
+             of these instead",
+            "proxyd.toml:18: metrics: expected auth, drain, group, http, limits, listener, log, parent, \
              resolver, rule, source, timeouts, user, via, workers, found an unknown key; write one of these instead",
         ],
     );

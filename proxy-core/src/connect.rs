@@ -72,6 +72,9 @@ impl From<std::io::Error> for ConnectError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ConnectErrorKind {
+    /// The peer's certificate is not one of its name, or nobody trusted issued
+    /// it.
+    Certificate,
     /// The proxy is out of descriptors, ports or memory.
     Exhausted,
     /// The address may not be dialled.
@@ -109,6 +112,7 @@ impl ConnectErrorKind {
     /// The word used in logs.
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Certificate => "certificate-invalid",
             Self::Exhausted => "exhausted",
             Self::Forbidden => "forbidden",
             Self::HostUnreachable => "host-unreachable",

@@ -15,6 +15,8 @@ pub struct Report<'a> {
     pub operation: Option<Operation<'a>>,
     /// Where it should go; `None` when the request could not be read.
     pub target: Option<Target<'a>>,
+    /// Whether that is meant inside TLS: the request is for an `https` URL.
+    pub secure: bool,
     /// The HTTP status or SOCKS reply code sent to the client; `None` when no
     /// answer was sent or the service has none (port relays).
     pub status: Option<u16>,
@@ -42,6 +44,7 @@ impl<'a> Report<'a> {
             peer,
             operation: None,
             target: None,
+            secure: false,
             status: None,
             up: 0,
             down: 0,

@@ -11,6 +11,8 @@ use bytes::BytesMut;
 use proxy_core::Credentials;
 
 use crate::HeadError;
+#[cfg(feature = "serve")]
+use crate::head::list;
 use crate::head::trim;
 
 /// Bytes of scratch that are enough for usual credentials; longer ones are
@@ -52,6 +54,19 @@ pub fn encode(credentials: Credentials<'_>, out: &mut BytesMut) {
     let pair = [credentials.user, b":", credentials.password].concat();
     // Writing to memory that grows cannot fail.
     let _ = write!(out, "Basic {}", Base64Display::new(&pair, &BASE64));
+}
+
+/// Whether a login or a list of challenges is of a scheme that authenticates a
+/// connection instead of a request, so that whoever else used the connection
+/// would be taken for the same person.
+#[cfg(feature = "serve")]
+pub(crate) fn binds_connection(value: &[u8]) -> bool {
+    list(value).any(|element| {
+        let scheme = element.split(|b| *b == b' ').next().unwrap_or_default();
+        [&b"negotiate"[..], b"ntlm"]
+            .iter()
+            .any(|own| own.eq_ignore_ascii_case(scheme))
+    })
 }
 
 fn split(pair: &[u8]) -> Result<Credentials<'_>, HeadError> {

@@ -25,6 +25,8 @@ enum State {
     Data,
     DataCr,
     DataLf,
+    /// In front of all trailers.
+    Trailers,
     TrailerStart,
     TrailerName,
     TrailerValue,
@@ -58,8 +60,8 @@ impl Chunks {
         }
     }
 
-    /// Goes on up to the end of the next run of data, of the body or of the
-    /// input, whichever comes first.
+    /// Goes on up to the end of the next run of data, the beginning of the
+    /// trailers, the end of the body or of the input, whichever comes first.
     pub(crate) fn advance(&mut self, input: &[u8]) -> Result<Piece, BodyError> {
         for (framing, byte) in input.iter().enumerate() {
             match self.state {
@@ -70,6 +72,10 @@ impl Chunks {
                 }
                 State::Over => return Ok(Piece { framing, data: 0 }),
                 _ => self.state = self.step(*byte)?,
+            }
+            if self.state == State::Trailers {
+                let framing = framing + 1;
+                return Ok(Piece { framing, data: 0 });
             }
         }
         Ok(Piece {
@@ -90,6 +96,20 @@ impl Chunks {
         self.state == State::Over
     }
 
+    /// Whether what comes next is trailer lines or the empty line behind them.
+    #[cfg(feature = "serve")]
+    pub(crate) fn is_in_trailers(&self) -> bool {
+        matches!(
+            self.state,
+            State::Trailers
+                | State::TrailerStart
+                | State::TrailerName
+                | State::TrailerValue
+                | State::TrailerLf
+                | State::FinalLf
+        )
+    }
+
     /// How many bytes of data come next.
     pub(crate) fn opaque(&self) -> u64 {
         match self.state {
@@ -105,7 +125,9 @@ impl Chunks {
             State::SizeLf => self.size_lf(byte),
             State::DataCr => expect(byte, b'\r', State::DataLf, BodyError::ChunkEnd),
             State::DataLf => expect(byte, b'\n', State::Size, BodyError::ChunkEnd),
-            State::TrailerStart | State::TrailerName | State::TrailerValue => self.trailer(byte),
+            State::Trailers | State::TrailerStart | State::TrailerName | State::TrailerValue => {
+                self.trailer(byte)
+            }
             State::TrailerLf => expect(byte, b'\n', State::TrailerStart, BodyError::Trailer),
             State::FinalLf => expect(byte, b'\n', State::Over, BodyError::Trailer),
             State::Data | State::Over => Ok(self.state),
@@ -152,7 +174,7 @@ impl Chunks {
     fn size_lf(&mut self, byte: u8) -> Result<State, BodyError> {
         self.count = 0;
         match (byte, self.left) {
-            (b'\n', 0) => Ok(State::TrailerStart),
+            (b'\n', 0) => Ok(State::Trailers),
             (b'\n', _) => Ok(State::Data),
             _ => Err(BodyError::ChunkSize),
         }
@@ -164,8 +186,8 @@ impl Chunks {
             return Err(BodyError::TrailerTooLarge);
         }
         match (self.state, byte) {
-            (State::TrailerStart, b'\r') => Ok(State::FinalLf),
-            (State::TrailerStart, _) if is_token(byte) => {
+            (State::Trailers | State::TrailerStart, b'\r') => Ok(State::FinalLf),
+            (State::Trailers | State::TrailerStart, _) if is_token(byte) => {
                 self.name_len = 0;
                 self.name_byte(byte)
             }

@@ -52,6 +52,10 @@ pub enum HeadError {
     /// A line that does not end in CRLF (RFC 9112 section 2.2).
     #[error("line not ended by CRLF")]
     LineEnd,
+    /// `Max-Forwards` is not one plain decimal number (RFC 9110 section 7.6.2):
+    /// where the request would end is for nobody to guess.
+    #[error("invalid or repeated max forwards")]
+    MaxForwards,
     /// The method is longer than any method known.
     #[error("method not implemented")]
     Method,
@@ -77,6 +81,9 @@ pub enum HeadError {
     /// The head has more fields than the limit.
     #[error("too many fields")]
     TooManyFields,
+    /// A TRACE with a body (RFC 9110 section 9.3.8).
+    #[error("TRACE with a body")]
+    TraceBody,
     /// A transfer coding other than `chunked` (RFC 9112 section 6.1).
     #[error("transfer coding not implemented")]
     TransferCoding,
@@ -105,6 +112,41 @@ impl HeadError {
             _ => 400,
         }
     }
+
+    /// The word for logs: the name of the rule or limit.
+    ///
+    /// ```
+    /// assert_eq!(proxy_http::HeadError::LengthAndCoding.word(), "length-and-coding");
+    /// ```
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::BlankBeforeColon => "blank-before-colon",
+            Self::ConnectBody => "connect-body",
+            Self::ConnectionOptions => "connection-options",
+            Self::ContentLength => "content-length",
+            Self::Control => "control",
+            Self::Credentials => "credentials",
+            Self::Destination => "destination",
+            Self::FieldName => "field-name",
+            Self::Host => "host",
+            Self::LengthAndCoding => "length-and-coding",
+            Self::LineEnd => "line-end",
+            Self::MaxForwards => "max-forwards",
+            Self::Method => "method",
+            Self::ObsoleteFold => "obsolete-fold",
+            Self::RequestLine => "request-line",
+            Self::Scheme => "scheme",
+            Self::StatusLine => "status-line",
+            Self::Target => "target",
+            Self::TooLarge => "too-large",
+            Self::TooManyFields => "too-many-fields",
+            Self::TraceBody => "trace-body",
+            Self::TransferCoding => "transfer-coding",
+            Self::TransferEncoding => "transfer-encoding",
+            Self::UriTooLong => "uri-too-long",
+            Self::Version => "version",
+        }
+    }
 }
 
 /// Why a message body is refused. Nothing of the refused bytes may be
@@ -126,13 +168,27 @@ pub enum BodyError {
     /// A trailer line is not a field line (RFC 9112 section 7.1.2).
     #[error("invalid trailer field")]
     Trailer,
-    /// A trailer field that would change framing or routing (RFC 9110 section
-    /// 6.5.1).
+    /// A trailer field that would change framing, routing or who asks (RFC 9110
+    /// section 6.5.1).
     #[error("trailer field not allowed")]
     TrailerForbidden,
     /// The trailer section is too long.
     #[error("trailer section too large")]
     TrailerTooLarge,
+}
+
+impl BodyError {
+    /// The word for logs: the name of the rule or limit.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::ChunkEnd => "chunk-end",
+            Self::ChunkExtension => "chunk-extension",
+            Self::ChunkSize => "chunk-size",
+            Self::Trailer => "trailer",
+            Self::TrailerForbidden => "trailer-forbidden",
+            Self::TrailerTooLarge => "trailer-too-large",
+        }
+    }
 }
 
 /// Why a parent proxy did not open a tunnel.

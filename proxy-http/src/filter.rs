@@ -1,5 +1,11 @@
 //! Interception: look at or change what passes through the server.
 
+mod answer;
+mod chunk;
+
+pub use answer::Answer;
+pub use chunk::Chunk;
+
 use crate::HeadEdit;
 
 /// Sees heads and, if it wants, bodies of every exchange of a
@@ -7,8 +13,27 @@ use crate::HeadEdit;
 ///
 /// Synchronous, so that filters chosen at run time can be boxed: `()` passes
 /// everything, `(A, B)` asks A then B, `Vec<Box<dyn Filter<S>>>` asks all in
-/// order. As long as the answer is [`Flow::Pass`] the body is forwarded raw and
-/// may be spliced.
+/// order. What one changes, the next one sees. The strictest [`Flow`] holds for
+/// all; the first [`Answer`](Flow::Answer) or [`Reject`](Flow::Reject) ends the
+/// round.
+///
+/// # What is shown
+/// Each request that policy admitted, once, before anything is connected to, and
+/// its final answer. Heads are whole; hop-by-hop fields are gone, the framing is
+/// settled, and neither can be edited. Not shown are CONNECT and what goes through
+/// a tunnel or an upgraded connection, interim answers (1xx), and the answers of
+/// the proxy itself.
+///
+/// The session is the one that the gateway gave to this request and is told of in
+/// [`finished`](proxy_core::Gateway::finished) last: it holds whatever a filter
+/// has to remember between the calls of one exchange. Request and response may be
+/// under way at the same time, so their pieces come in any order towards each
+/// other. A filter that panics takes its connection along.
+///
+/// # What it costs
+/// A filter that passes costs its own time: the body is forwarded as it comes and
+/// may be spliced. [`Inspect`](Flow::Inspect) takes each byte through user space,
+/// [`Rewrite`](Flow::Rewrite) copies it once more.
 ///
 /// ```
 /// use proxy_http::{Filter, Flow, HeadEdit};
@@ -28,8 +53,8 @@ use crate::HeadEdit;
 /// }
 /// ```
 pub trait Filter<S> {
-    /// A request head on its way to the origin, hop-by-hop fields already
-    /// removed.
+    /// A request head on its way to the origin. What is changed here is not lost
+    /// if the request has to be sent again on another connection.
     fn request(&self, session: &mut S, head: &mut HeadEdit<'_>) -> Flow {
         let _ = (session, head);
         Flow::Pass
@@ -41,10 +66,19 @@ pub trait Filter<S> {
         Flow::Pass
     }
 
-    /// A piece of a body, if the head of its message was answered with
-    /// [`Flow::Inspect`]: the raw bytes, chunk framing included.
+    /// A piece of content of a body, if the head of its message was answered with
+    /// [`Flow::Inspect`] or [`Flow::Rewrite`], by one filter of the chain at least:
+    /// all of them are shown it then. The answer says how to go on:
     ///
-    /// [`Flow::Pass`] ends the inspection of this body.
+    /// - `Inspect` or `Rewrite`: show what follows. What was not to be rewritten
+    ///   when its head left cannot be rewritten any more.
+    /// - `Pass`: do not, and forward it as it is.
+    /// - `Answer` or `Reject`: as for a head, if nothing of an answer has left for
+    ///   the client. Otherwise it sees that the exchange was cut off.
+    ///
+    /// A message without a body (most requests; answers to HEAD, 204, 304) has no
+    /// pieces. Any other one has exactly one for which [`Chunk::is_last`] holds,
+    /// unless it is cut off.
     fn body(&self, session: &mut S, direction: Direction, chunk: &mut Chunk<'_>) -> Flow {
         let _ = (session, direction, chunk);
         Flow::Pass
@@ -52,10 +86,18 @@ pub trait Filter<S> {
 }
 
 /// What is to become of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Flow {
-    /// Forward it, and show the pieces of its body to [`Filter::body`].
+    /// The client gets this answer instead. For a request, nothing is sent to the
+    /// origin nor connected to; an origin's answer is dropped, together with its
+    /// connection unless it was here in full.
+    ///
+    /// The client's connection is kept as for a refusal: if what is left of the
+    /// request is short, else it is closed.
+    Answer(Box<Answer>),
+    /// Forward it, and show the content of its body to [`Filter::body`]. It is
+    /// forwarded byte for byte, chunk framing and trailers included.
     Inspect,
     /// Forward it.
     Pass,
@@ -63,16 +105,38 @@ pub enum Flow {
     /// requests and 502 for responses). A message whose head has left already is
     /// cut off.
     Reject(u16),
+    /// Forward it, and let [`Filter::body`] replace the content of its body.
+    ///
+    /// The length is unknown then: the body is sent in chunks, to clients of
+    /// HTTP/1.0 up to the end of the connection. Trailers are kept where there are
+    /// chunks. What the fields say about the content (`Content-Encoding`, `ETag`,
+    /// `Digest`, `Accept-Ranges` and so on) is the filter's to change. A message
+    /// without a body stays without; `Content-Length` goes all the same where it
+    /// would tell the length of what is rewritten elsewhere (HEAD, 304).
+    Rewrite,
 }
 
 impl Flow {
-    /// The stricter of two answers; of two refusals the first.
+    /// The stricter of two answers; of two that end the message the first.
     fn and(self, other: Self) -> Self {
         match (self, other) {
-            (Self::Reject(_), _) => self,
-            (_, Self::Reject(_)) | (Self::Pass, _) => other,
-            (Self::Inspect, _) => self,
+            (end @ (Self::Answer(_) | Self::Reject(_)), _) => end,
+            (_, end @ (Self::Answer(_) | Self::Reject(_))) => end,
+            (Self::Rewrite, _) | (_, Self::Rewrite) => Self::Rewrite,
+            (Self::Inspect, _) | (_, Self::Inspect) => Self::Inspect,
+            (Self::Pass, Self::Pass) => Self::Pass,
         }
+    }
+
+    /// The message does not go on.
+    fn is_end(&self) -> bool {
+        matches!(self, Self::Answer(_) | Self::Reject(_))
+    }
+}
+
+impl From<Answer> for Flow {
+    fn from(answer: Answer) -> Self {
+        Self::Answer(Box::new(answer))
     }
 }
 
@@ -87,50 +151,26 @@ pub enum Direction {
     Response,
 }
 
-/// A piece of a body under inspection.
-#[derive(Debug)]
-pub struct Chunk<'a> {
-    bytes: &'a [u8],
-    last: bool,
-}
-
-impl<'a> Chunk<'a> {
-    #[cfg(feature = "serve")]
-    pub(crate) fn new(bytes: &'a [u8], last: bool) -> Self {
-        Self { bytes, last }
-    }
-
-    /// The bytes as they are forwarded.
-    pub fn bytes(&self) -> &'a [u8] {
-        self.bytes
-    }
-
-    /// Whether the message ends with this piece.
-    pub fn is_last(&self) -> bool {
-        self.last
-    }
-}
-
 impl<S> Filter<S> for () {}
 
 impl<S, A: Filter<S>, B: Filter<S>> Filter<S> for (A, B) {
     fn request(&self, session: &mut S, head: &mut HeadEdit<'_>) -> Flow {
         match self.0.request(session, head) {
-            refused @ Flow::Reject(_) => refused,
+            end if end.is_end() => end,
             flow => flow.and(self.1.request(session, head)),
         }
     }
 
     fn response(&self, session: &mut S, head: &mut HeadEdit<'_>) -> Flow {
         match self.0.response(session, head) {
-            refused @ Flow::Reject(_) => refused,
+            end if end.is_end() => end,
             flow => flow.and(self.1.response(session, head)),
         }
     }
 
     fn body(&self, session: &mut S, direction: Direction, chunk: &mut Chunk<'_>) -> Flow {
         match self.0.body(session, direction, chunk) {
-            refused @ Flow::Reject(_) => refused,
+            end if end.is_end() => end,
             flow => flow.and(self.1.body(session, direction, chunk)),
         }
     }
@@ -150,12 +190,12 @@ impl<S> Filter<S> for Vec<Box<dyn Filter<S>>> {
     }
 }
 
-/// Asks all filters in order, up to the first refusal.
+/// Asks all filters in order, up to the first that ends the message.
 fn all<S>(filters: &[Box<dyn Filter<S>>], mut ask: impl FnMut(&dyn Filter<S>) -> Flow) -> Flow {
     let mut flow = Flow::Pass;
     for filter in filters {
         flow = flow.and(ask(&**filter));
-        if matches!(flow, Flow::Reject(_)) {
+        if flow.is_end() {
             break;
         }
     }
@@ -167,13 +207,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_strictest_answer_wins() {
-        use Flow::{Inspect, Pass, Reject};
-        assert_eq!(Pass.and(Pass), Pass);
-        assert_eq!(Pass.and(Inspect), Inspect);
-        assert_eq!(Inspect.and(Pass), Inspect);
-        assert_eq!(Inspect.and(Reject(403)), Reject(403));
-        assert_eq!(Reject(400).and(Reject(403)), Reject(400));
-        assert_eq!(Reject(400).and(Pass), Reject(400));
+    fn the_strictest_answer_wins() -> Result<(), crate::EditError> {
+        use Flow::{Inspect, Pass, Reject, Rewrite};
+        let answer = || Answer::new(200).map(Flow::from);
+        for (first, second, both) in [
+            (Pass, Pass, Pass),
+            (Pass, Inspect, Inspect),
+            (Inspect, Pass, Inspect),
+            (Rewrite, Inspect, Rewrite),
+            (Pass, Rewrite, Rewrite),
+            (Rewrite, Reject(403), Reject(403)),
+            (Reject(400), Reject(403), Reject(400)),
+            (Reject(400), Pass, Reject(400)),
+            (Inspect, answer()?, answer()?),
+            (answer()?, Reject(400), answer()?),
+            (Reject(400), answer()?, Reject(400)),
+        ] {
+            assert_eq!(first.and(second), both);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_flow_is_small() {
+        assert_eq!(size_of::<Flow>(), 16);
     }
 }

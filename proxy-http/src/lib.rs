@@ -46,6 +46,8 @@
 
 pub mod auth;
 
+#[cfg(feature = "serve")]
+mod accept;
 mod body;
 mod chunk;
 mod connect;
@@ -61,7 +63,7 @@ pub use body::{BodyFramer, Extent, Payload};
 pub use connect::ConnectHandshake;
 pub use error::{BodyError, HeadError, TunnelError};
 #[cfg(feature = "serve")]
-pub use filter::{Chunk, Direction, Filter, Flow};
+pub use filter::{Answer, Chunk, Direction, Filter, Flow};
 pub use head::{
     EditError, EditScript, Framing, HeadEdit, Header, Persist, RequestHead, RequestKind,
     RequestParser, RequestTarget, ResponseHead, ResponseParser, ToClient, ToOrigin, Version,

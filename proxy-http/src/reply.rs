@@ -31,6 +31,7 @@ pub struct Reply<'a> {
     realm: Option<&'a str>,
     persist: Persist,
     head_only: bool,
+    html: bool,
 }
 
 /// What people are told behind the status.
@@ -62,6 +63,7 @@ impl<'a> Reply<'a> {
             realm: None,
             persist: Persist::Default,
             head_only: false,
+            html: false,
         }
     }
 
@@ -157,6 +159,14 @@ impl<'a> Reply<'a> {
         self
     }
 
+    /// Makes the body a page of HTML instead of plain text, with the same words
+    /// and without anything that would have to be loaded.
+    #[must_use]
+    pub fn html(mut self, html: bool) -> Self {
+        self.html = html;
+        self
+    }
+
     /// The status.
     pub fn status(&self) -> u16 {
         self.status
@@ -171,16 +181,13 @@ impl<'a> Reply<'a> {
     pub fn encode(&self, out: &mut BytesMut) {
         let reason = reason(self.status);
         let digits = self.status.clamp(100, 999).to_string();
-        let body = format!("{digits} {reason}{}\n", self.cause);
+        let (kind, body) = match self.html {
+            true => ("html", page(&format!("{digits} {reason}"), self.cause)),
+            false => ("plain", format!("{digits} {reason}{}\n", self.cause)),
+        };
         put(out, &["HTTP/1.1 ", &digits, " ", reason, "\r\n"]);
-        put(
-            out,
-            &[
-                "Content-Type: text/plain\r\nContent-Length: ",
-                &body.len().to_string(),
-                "\r\n",
-            ],
-        );
+        put(out, &["Content-Type: text/", kind, "\r\n"]);
+        put(out, &["Content-Length: ", &body.len().to_string(), "\r\n"]);
         self.encode_fields(out);
         out.put_slice(b"\r\n");
         if !self.head_only {
@@ -189,11 +196,7 @@ impl<'a> Reply<'a> {
     }
 
     fn encode_fields(&self, out: &mut BytesMut) {
-        match self.persist {
-            Persist::Close => out.put_slice(b"Connection: close\r\n"),
-            Persist::Default => {}
-            Persist::KeepAlive => out.put_slice(b"Connection: keep-alive\r\n"),
-        }
+        self.persist.encode(out);
         if let Some(realm) = self.realm {
             out.put_slice(b"Proxy-Authenticate: Basic realm=\"");
             put_quoted(out, realm);
@@ -207,6 +210,36 @@ impl<'a> Reply<'a> {
     }
 }
 
+impl Persist {
+    /// Appends the field that says it, if there is one.
+    pub(crate) fn encode(self, out: &mut BytesMut) {
+        match self {
+            Self::Close => out.put_slice(b"Connection: close\r\n"),
+            Self::Default => {}
+            Self::KeepAlive => out.put_slice(b"Connection: keep-alive\r\n"),
+        }
+    }
+}
+
+/// The same words for a browser.
+fn page(title: &str, cause: Cause) -> String {
+    let text = escape(&format!("{title}{cause}"));
+    let title = escape(title);
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <title>{title}</title></head>\n<body><h1>{title}</h1>\n<p>{text}</p></body></html>\n"
+    )
+}
+
+/// Text that means nothing to an HTML parser, in elements and attributes.
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+        .replace('\'', "&#39;")
+}
+
 /// The status of a failure, and its name in RFC 9209 section 2.3.
 fn verdict(error: ConnectError) -> (u16, &'static str) {
     use ConnectErrorKind as Kind;
@@ -215,6 +248,7 @@ fn verdict(error: ConnectError) -> (u16, &'static str) {
         Kind::Exhausted | Kind::Forbidden | Kind::Protocol if of_parent => {
             parent_verdict(error.kind)
         }
+        Kind::Certificate => (502, "tls_certificate_error"),
         Kind::Exhausted => (503, "connection_limit_reached"),
         Kind::Forbidden => (403, "destination_ip_prohibited"),
         Kind::HostUnreachable | Kind::NetworkUnreachable => (502, "destination_ip_unroutable"),
@@ -244,6 +278,7 @@ fn parent_verdict(kind: ConnectErrorKind) -> (u16, &'static str) {
 fn cause(kind: ConnectErrorKind) -> &'static str {
     use ConnectErrorKind as Kind;
     match kind {
+        Kind::Certificate => "the certificate of the target cannot be trusted",
         Kind::Exhausted => "the proxy can open no more connections",
         Kind::Forbidden => "the address may not be reached through this proxy",
         Kind::HostUnreachable => "there is no route to the host",
@@ -285,23 +320,41 @@ fn parent_cause(kind: ConnectErrorKind) -> &'static str {
     }
 }
 
-/// The reason phrase of a status, for those that a proxy sends.
-fn reason(status: u16) -> &'static str {
+/// The reason phrase of a status (RFC 9110 section 15), for those that a proxy or
+/// a filter of it is likely to send.
+pub(crate) fn reason(status: u16) -> &'static str {
     match status {
         200 => "OK",
+        201 => "Created",
+        202 => "Accepted",
         204 => "No Content",
+        205 => "Reset Content",
+        206 => "Partial Content",
+        300 => "Multiple Choices",
+        301 => "Moved Permanently",
+        302 => "Found",
+        303 => "See Other",
+        304 => "Not Modified",
+        307 => "Temporary Redirect",
+        308 => "Permanent Redirect",
         400 => "Bad Request",
         401 => "Unauthorized",
         403 => "Forbidden",
         404 => "Not Found",
         405 => "Method Not Allowed",
+        406 => "Not Acceptable",
         407 => "Proxy Authentication Required",
         408 => "Request Timeout",
+        409 => "Conflict",
         410 => "Gone",
+        412 => "Precondition Failed",
         413 => "Content Too Large",
         414 => "URI Too Long",
+        415 => "Unsupported Media Type",
+        416 => "Range Not Satisfiable",
         417 => "Expectation Failed",
         421 => "Misdirected Request",
+        422 => "Unprocessable Content",
         426 => "Upgrade Required",
         429 => "Too Many Requests",
         431 => "Request Header Fields Too Large",
@@ -337,4 +390,20 @@ fn is_sf_token(name: &str) -> bool {
         && name
             .bytes()
             .all(|b| is_token(b) || matches!(b, b':' | b'/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn p08_a_page_means_nothing_but_its_words() {
+        let reply = Reply::new(400).cause("<b title='x'> & \"y\"").html(true);
+        let mut out = BytesMut::new();
+        reply.encode(&mut out);
+        let text = String::from_utf8_lossy(&out);
+        let cause = "<p>400 Bad Request: &lt;b title=&#39;x&#39;&gt; &amp; &quot;y&quot;</p>";
+        assert!(text.contains(cause), "{text}");
+        assert!(text.contains("<h1>400 Bad Request</h1>"), "{text}");
+    }
 }

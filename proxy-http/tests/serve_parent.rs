@@ -233,3 +233,32 @@ fn no_reply_repeats_what_the_client_sent() {
         }
     });
 }
+
+#[test]
+fn a_browser_gets_a_page() {
+    run(async {
+        let proxy = Proxy::start(Direct::default()).await;
+        let request = |method: &str, accept: &str| {
+            format!("{method} http://127.0.0.1:1/ HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n")
+        };
+        let mut client = proxy.client().await;
+        client.send(request("GET", "text/html,*/*;q=0.8")).await;
+        let head = client.until("\r\n\r\n").await;
+        assert!(head.contains("\r\nContent-Type: text/html\r\n"), "{head}");
+        let page = client.until("</html>\n").await;
+        let length = format!("\r\nContent-Length: {}\r\n", page.len());
+        assert!(head.contains(&length), "{head}");
+        assert!(page.starts_with("<!DOCTYPE html>\n"), "{page}");
+        let cause = "<p>502 Bad Gateway: the target refused the connection</p>";
+        assert!(page.contains(cause), "{page}");
+        assert!(!page.contains("src=") && !page.contains("http"), "{page}");
+        // HEAD is told the same, without the page.
+        client.send(request("HEAD", "text/html")).await;
+        let told = client.until("\r\n\r\n").await;
+        assert!(told.contains(&length), "{told}");
+        client.send(request("GET", "*/*")).await;
+        let head = client.until("\r\n\r\n").await;
+        assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
+        assert!(head.contains("\r\nContent-Type: text/plain\r\n"), "{head}");
+    });
+}

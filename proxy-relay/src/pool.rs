@@ -34,6 +34,8 @@ use crate::deadline::{Tick, Ticks};
 pub struct Pool<K, S> {
     idle: HashMap<K, Vec<Idle<S>>>,
     len: usize,
+    /// How many were given so far.
+    given: u64,
     per_key: usize,
     total: usize,
     keep: Ticks,
@@ -43,6 +45,8 @@ pub struct Pool<K, S> {
 struct Idle<S> {
     stream: S,
     since: Tick,
+    /// Ticks are coarse.
+    number: u64,
 }
 
 impl<K, S> Default for Pool<K, S> {
@@ -50,6 +54,7 @@ impl<K, S> Default for Pool<K, S> {
         Self {
             idle: HashMap::new(),
             len: 0,
+            given: 0,
             per_key: 64,
             total: 1024,
             keep: Duration::from_secs(30).into(),
@@ -86,11 +91,25 @@ impl<K: Eq + Hash, S: Transport> Pool<K, S> {
     where
         K: Borrow<Q>,
     {
-        let (now, keep) = (Tick::now(), self.keep);
+        self.take_within(key, None)
+    }
+
+    /// The same, if it has lain idle for no longer than `time`, kept to a quarter
+    /// of a second; `None` is any. For what cannot be tried again: the shorter a
+    /// stream was idle, the less likely it is that its peer is just closing it.
+    pub fn take_within<Q: Eq + Hash + ?Sized>(
+        &mut self,
+        key: &Q,
+        time: impl Into<Option<Duration>>,
+    ) -> Option<S>
+    where
+        K: Borrow<Q>,
+    {
+        let (now, within) = (Tick::now(), Ticks::from(time.into()));
         let idle = self.idle.get_mut(key)?;
-        while let Some(last) = idle.pop() {
+        while let Some(last) = idle.pop_if(|last| last.since.age(now) <= within) {
             self.len -= 1;
-            if last.since.age(now) > keep {
+            if last.since.age(now) > self.keep {
                 // The others are older still.
                 self.len -= idle.len();
                 idle.clear();
@@ -101,24 +120,53 @@ impl<K: Eq + Hash, S: Transport> Pool<K, S> {
         None
     }
 
-    /// Keeps `stream` for a later taker; closes it when a cap is reached.
+    /// Keeps `stream` for a later taker. Where a cap is reached it takes the place
+    /// of the stream that has lain idle for longest.
     ///
-    /// What it closes at once is reset: nothing is under way on an idle stream,
-    /// and closed in order each would block a local port for a minute.
+    /// What makes room is reset: nothing is under way on an idle stream, and
+    /// closed in order each would block a local port for a minute.
     pub fn give(&mut self, key: K, mut stream: S) {
+        if self.per_key == 0 || self.total == 0 {
+            return stream.abort();
+        }
         // Keys whose streams are all lent stay, but not without bound.
-        if self.len >= self.total || self.idle.len() > 2 * self.total {
-            self.sweep();
+        if self.idle.len() > self.total.saturating_mul(2) {
+            self.idle.retain(|_, idle| !idle.is_empty());
         }
-        let room = self.len < self.total;
+        let since = Tick::now();
         let idle = self.idle.entry(key).or_default();
-        if room && idle.len() < self.per_key {
-            let since = Tick::now();
-            idle.push(Idle { stream, since });
-            self.len += 1;
-        } else {
-            stream.abort();
+        let is_full = idle.len() >= self.per_key;
+        if is_full {
+            idle.remove(0).stream.abort();
         }
+        self.given += 1;
+        let number = self.given;
+        idle.push(Idle {
+            stream,
+            since,
+            number,
+        });
+        self.len += usize::from(!is_full);
+        while self.len > self.total && self.close_oldest(|_| true) {}
+    }
+
+    /// Closes the stream that has lain idle for longest, of those whose key is one
+    /// of `which`. Says whether there was one. Looks at every key.
+    pub fn close_oldest(&mut self, which: impl Fn(&K) -> bool) -> bool {
+        let keys = self.idle.iter_mut().filter(|(key, _)| which(key));
+        let streams = keys.map(|(_, idle)| idle).filter(|idle| !idle.is_empty());
+        let Some(idle) = streams.min_by_key(|idle| idle[0].number) else {
+            return false;
+        };
+        idle.remove(0).stream.abort();
+        self.len -= 1;
+        true
+    }
+
+    /// Closes all streams.
+    pub fn clear(&mut self) {
+        self.idle = HashMap::new();
+        self.len = 0;
     }
 
     /// Closes the streams that lay idle for too long or ended meanwhile.

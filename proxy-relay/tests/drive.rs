@@ -196,12 +196,55 @@ async fn a_pool_has_caps() {
         far.push(other);
     }
     assert_eq!(pool.len(), 3);
-    // The third of key 0 and the one of key 2 were closed.
-    for index in [2, 4] {
+    // The first two of key 0 made room.
+    for index in [0, 1] {
         support::expect_reset(&mut far[index]).await;
     }
-    assert!(pool.take(&1).is_some());
-    assert!(pool.take(&2).is_none());
+    for key in [0, 1, 2] {
+        assert!(pool.take(&key).is_some(), "{key}");
+        assert!(pool.take(&key).is_none(), "{key}");
+    }
+    pool.total(0);
+    let (near, mut other) = pair().await;
+    pool.give(0, near);
+    support::expect_reset(&mut other).await;
+    assert!(pool.is_empty());
+}
+
+#[tokio::test]
+async fn a_pool_makes_room_by_age_where_it_is_asked_to() {
+    let mut pool = Pool::new();
+    let mut far = Vec::new();
+    for key in [1, 2, 1, 3] {
+        let (near, other) = pair().await;
+        pool.give(key, near);
+        far.push(other);
+    }
+    assert!(!pool.close_oldest(|key| *key == 4));
+    assert!(pool.close_oldest(|key| *key != 1));
+    assert!(pool.close_oldest(|_| true));
+    for index in [1, 0] {
+        support::expect_reset(&mut far[index]).await;
+    }
+    assert_eq!(pool.len(), 2);
+    assert!(pool.take(&1).is_some() && pool.take(&3).is_some());
+    assert!(!pool.close_oldest(|_| true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pool_lends_what_is_young_enough() {
+    let mut pool = Pool::new();
+    let (old, _far) = duplex(1);
+    pool.give((), Opaque(old));
+    tokio::time::advance(Duration::from_secs(8)).await;
+    let (young, _far) = duplex(1);
+    pool.give((), Opaque(young));
+    tokio::time::advance(Duration::from_secs(2)).await;
+    let time = Duration::from_secs(4);
+    assert!(pool.take_within(&(), time).is_some());
+    assert!(pool.take_within(&(), time).is_none());
+    assert_eq!(pool.len(), 1);
+    assert!(pool.take(&()).is_some());
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proxy_relay::Transport;
 use rustls::RootCertStore;
-use rustls::client::{ClientConfig, UnbufferedClientConnection};
+use rustls::client::{ClientConfig, Resumption, UnbufferedClientConnection};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::ServerName;
 
@@ -56,6 +56,17 @@ impl Connector {
             config: Arc::new(config),
             timeout: options.timeout,
         })
+    }
+
+    /// The same connector with `sessions` remembered sessions of its own: whoever
+    /// sees both cannot tell by a resumed session that they belong together.
+    pub fn apart(&self, sessions: usize) -> Self {
+        let mut config = ClientConfig::clone(&self.config);
+        config.resumption = Resumption::in_memory_sessions(sessions);
+        Self {
+            config: Arc::new(config),
+            timeout: self.timeout,
+        }
     }
 
     /// Performs the handshake with a server and verifies that it is `name`,

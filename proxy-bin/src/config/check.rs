@@ -47,6 +47,7 @@ impl Draft {
             .rules
             .finish(&services, &parents, &sources, &mut problems);
         let resolver = self.resolver.finish(&mut problems);
+        let http = self.http.finish(&mut problems);
         if !problems.is_empty() {
             problems.sort_by_key(Problem::place);
             return Err(problems);
@@ -63,8 +64,8 @@ impl Draft {
             workers: self.workers.unwrap_or_else(cores),
             drain: self.drain.unwrap_or(DRAIN),
             timeouts: self.timeouts,
-            head: self.head,
-            connections: self.connections,
+            limits: self.limits,
+            http,
             access: self
                 .access
                 .map_or_else(default_access, |access| access.value),

@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
-use proxy_core::{HeadLimits, Timeouts};
+use proxy_core::Timeouts;
 use tracing::level_filters::LevelFilter;
 
 use super::auth::AuthDraft;
+use super::http::HttpDraft;
+use super::limits::Limits;
 use super::listener::ListenerDraft;
 use super::parents::ParentsDraft;
 use super::problem::{Origin, Problem, Sourced, shown_user};
@@ -30,8 +32,8 @@ pub(crate) struct Draft {
     pub(crate) workers: Option<usize>,
     pub(crate) drain: Option<Duration>,
     pub(crate) timeouts: Timeouts,
-    pub(crate) head: HeadLimits,
-    pub(crate) connections: Option<usize>,
+    pub(crate) limits: Limits,
+    pub(crate) http: HttpDraft,
     pub(crate) access: Option<Sourced<Access>>,
     pub(crate) access_format: Option<Format>,
     pub(crate) level: Option<LevelFilter>,

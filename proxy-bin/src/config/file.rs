@@ -2,16 +2,15 @@
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use proxy_core::{HeadLimits, Timeouts};
 use toml::de::DeTable;
 
 use super::draft::{Draft, UserDraft};
+use super::limits::{LIMITS, TIMEOUTS, read_timeouts};
 use super::listener::{ListenerDraft, Protocol};
 use super::problem::{Mismatch, Origin, Problem, Sourced};
 use super::reader::{Document, Table};
-use super::{Access, Format, LEVELS, auth, parents, resolver, rules, sources, syntax, value};
+use super::{Access, Format, LEVELS, auth, http, parents, resolver, rules, sources, syntax, value};
 
 impl Draft {
     /// Reads the file at `path`.
@@ -50,6 +49,7 @@ impl Draft {
                 &resolver::KEYS,
                 &TIMEOUTS,
                 &LIMITS,
+                &http::KEYS,
                 &LOG,
             ]
             .concat();
@@ -98,11 +98,13 @@ impl Draft {
         }
         self.via = top.text("via", value::name);
         if let Some(table) = top.table("timeouts", &TIMEOUTS) {
-            timeouts(&table, &mut self.timeouts);
+            read_timeouts(&table, &mut self.timeouts);
         }
         if let Some(table) = top.table("limits", &LIMITS) {
-            limits(&table, &mut self.head);
-            self.connections = table.integer("connections", 1..=usize::MAX).map(plain);
+            self.limits.read(&table);
+        }
+        if let Some(table) = top.table("http", &http::KEYS) {
+            self.http.read(&table);
         }
         if let Some(table) = top.table("log", &LOG) {
             self.level = table
@@ -195,7 +197,7 @@ fn listener(table: &Table<'_>) -> Option<ListenerDraft> {
     })
 }
 
-fn path(table: &Table<'_>, key: &str) -> Option<Sourced<PathBuf>> {
+pub(super) fn path(table: &Table<'_>, key: &str) -> Option<Sourced<PathBuf>> {
     let folder = table.origin().folder();
     table.text(key, |text| match text {
         "" => Err(Mismatch::new("the path of a PEM file", "\"proxy.pem\"")),
@@ -219,36 +221,13 @@ fn user(table: &Table<'_>) -> Option<UserDraft> {
     })
 }
 
-fn timeouts(table: &Table<'_>, timeouts: &mut Timeouts) {
-    let read = |key: &str, field: &mut Option<Duration>| {
-        if let Some(time) = table.text(key, value::timeout) {
-            *field = time.value;
-        }
-    };
-    read("head", &mut timeouts.head);
-    read("keep_alive", &mut timeouts.keep_alive);
-    read("progress", &mut timeouts.progress);
-    read("connect", &mut timeouts.connect);
-    read("tunnel", &mut timeouts.tunnel);
-    read("half_closed", &mut timeouts.half_closed);
-}
-
-fn limits(table: &Table<'_>, head: &mut HeadLimits) {
-    if let Some(bytes) = table.integer("head_bytes", 256..=1024 * 1024) {
-        head.head_bytes(bytes.value);
-    }
-    if let Some(count) = table.integer("header_count", 1..=1024) {
-        head.header_count(count.value);
-    }
-}
-
 fn plain<T>(sourced: Sourced<T>) -> T {
     sourced.value
 }
 
-const TOP: [&str; 14] = [
+const TOP: [&str; 15] = [
     "workers", "drain", "via", "listener", "user", "auth", "rule", "parent", "group", "source",
-    "resolver", "timeouts", "limits", "log",
+    "resolver", "timeouts", "limits", "http", "log",
 ];
 const LISTENER: [&str; 12] = [
     "protocol",
@@ -265,13 +244,4 @@ const LISTENER: [&str; 12] = [
     "via",
 ];
 const USER: [&str; 3] = ["name", "password", "source"];
-const TIMEOUTS: [&str; 6] = [
-    "head",
-    "keep_alive",
-    "progress",
-    "connect",
-    "tunnel",
-    "half_closed",
-];
-const LIMITS: [&str; 3] = ["head_bytes", "header_count", "connections"];
 const LOG: [&str; 3] = ["level", "access", "format"];

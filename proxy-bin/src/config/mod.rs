@@ -8,6 +8,8 @@ mod draft;
 mod entries;
 mod file;
 mod hint;
+mod http;
+mod limits;
 mod listener;
 mod parents;
 mod problem;
@@ -22,13 +24,15 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use proxy_core::{HeadLimits, Timeouts};
+use proxy_core::Timeouts;
 use tracing::level_filters::LevelFilter;
 
 pub(crate) use auth::{Auth, Ban};
 pub(crate) use condition::{DAYS, method, operation};
 pub(crate) use draft::Draft;
 pub(crate) use file::access;
+pub(crate) use http::Http;
+pub(crate) use limits::Limits;
 pub(crate) use listener::{Listener, Protocol, TlsFiles};
 pub(crate) use parents::{Chain, Hop, HopProtocol, Login, Order, Parent, Via};
 pub(crate) use problem::{Mismatch, Origin, Problem, Sourced, nearest, shown, shown_user};
@@ -55,9 +59,8 @@ pub(crate) struct Config {
     /// How long running work may go on after the signal to end.
     pub(crate) drain: Duration,
     pub(crate) timeouts: Timeouts,
-    pub(crate) head: HeadLimits,
-    /// The most client connections at a time, all listeners together.
-    pub(crate) connections: Option<usize>,
+    pub(crate) limits: Limits,
+    pub(crate) http: Http,
     pub(crate) access: Access,
     pub(crate) access_format: Format,
     pub(crate) level: LevelFilter,

@@ -20,7 +20,7 @@ pub(crate) struct Entry<'a> {
     pub(crate) service: &'a str,
     /// Where the connection to the origin went.
     pub(crate) upstream: Option<SocketAddr>,
-    /// What exactly stood in its way, if the report does not tell.
+    /// What exactly stood in its way, if that is more than the report tells.
     pub(crate) cause: Option<&'a str>,
 }
 
@@ -71,7 +71,7 @@ fn write_text(out: &mut Vec<u8>, time: &str, entry: &Entry<'_>) {
     out.push(b' ');
     match (entry.cause, report.error) {
         (None, Some(error)) => infallible(write!(out, "{error}")),
-        (cause, _) => push_word(out, cause),
+        (cause, _) => push_word(out, cause.or(report.fault)),
     }
     out.push(b'\n');
 }
@@ -122,7 +122,7 @@ fn write_json(out: &mut Vec<u8>, time: &str, entry: &Entry<'_>) {
     out.extend_from_slice(b",\"error\":");
     match (entry.cause, report.error) {
         (None, Some(error)) => infallible(write!(out, "\"{error}\"")),
-        (cause, _) => push_json_string(out, cause),
+        (cause, _) => push_json_string(out, cause.or(report.fault)),
     }
     out.extend_from_slice(b"}\n");
 }
@@ -137,7 +137,12 @@ fn push_target(out: &mut Vec<u8>, report: &Report<'_>, escapes: &Escapes) {
         _ => None,
     };
     if path.is_some() {
-        out.extend_from_slice(b"http://");
+        let scheme: &[u8] = if report.secure {
+            b"https://"
+        } else {
+            b"http://"
+        };
+        out.extend_from_slice(scheme);
     }
     // Of a target, only a name holds what a client chose, and its letters are
     // checked where it is parsed; still, nothing here relies on it.
@@ -324,7 +329,7 @@ const LONGEST_TEXT: usize = 4096;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proxy_core::{End, Host, Peer, Target};
+    use proxy_core::{ConnectError, ConnectErrorKind, End, Host, Peer, Target};
     use serde_json::{Value, json};
 
     const TIME: &str = "2026-01-02T03:04:05.678Z";
@@ -408,6 +413,34 @@ mod tests {
         assert_eq!(value["target"], Value::Null);
         assert_eq!(value["upstream"], Value::Null);
         assert_eq!(value["error"], Value::Null);
+    }
+
+    #[test]
+    fn a_fault_is_told_where_nothing_else_is() {
+        let peer = peer();
+        let mut report = request(&peer, "GET", "/a");
+        report.secure = true;
+        report.fault = Some("host");
+        for (error, cause, told) in [
+            (None, None, "host"),
+            (None, Some("rule:p.toml:1"), "rule:p.toml:1"),
+            (Some(ConnectErrorKind::Refused), None, "refused"),
+        ] {
+            report.error = error.map(ConnectError::origin);
+            let entry = Entry {
+                report: &report,
+                user: None,
+                service: "s",
+                upstream: None,
+                cause,
+            };
+            let line = text(Format::Text, &entry);
+            assert!(line.contains(" https://example.com:80/a "), "{line}");
+            assert!(line.ends_with(&format!(" {told}\n")), "{line}");
+            let value: Value = serde_json::from_str(&text(Format::Json, &entry)).expect("JSON");
+            assert_eq!(value["target"], "https://example.com:80/a");
+            assert_eq!(value["error"], told);
+        }
     }
 
     #[test]

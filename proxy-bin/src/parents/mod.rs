@@ -31,19 +31,20 @@ pub(crate) struct Ways(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// What this process calls itself towards HTTP parents.
+    /// What this process calls itself in `Via`.
     name: String,
+    /// Somebody is shown it.
+    is_shown: bool,
     chains: Vec<Chain>,
     /// In the order of `Config::parents`.
     groups: Vec<Group>,
 }
 
 impl Ways {
-    /// What this process calls itself towards parents, so that it knows a
-    /// request that comes back; `None` if there are none.
+    /// What this process calls itself in `Via`, so that it knows a request that
+    /// comes back; `None` if nobody is shown it.
     pub(crate) fn name(&self) -> Option<&str> {
-        let used = !self.0.chains.is_empty();
-        used.then_some(&*self.0.name)
+        self.0.is_shown.then_some(&*self.0.name)
     }
 }
 

@@ -21,6 +21,7 @@ use super::tests::config;
 use super::{Moment, Policy, Usual};
 use crate::config::{Config, Via};
 use crate::gateway::Proxyd;
+use crate::idle::Idle;
 use crate::log::AccessLog;
 use crate::outside::{Means, Outside};
 use crate::own::OwnAddresses;
@@ -183,9 +184,12 @@ async fn act(
         ),
         associations: Associations::new(),
         own: OwnAddresses::new(config.listeners.iter().map(|own| own.address)),
+        tls: None,
+        egress: None,
+        idle: Idle::new(8, &config.limits),
         log: AccessLog::off(),
     };
-    let outside = Rc::new(Outside::new(means, 8));
+    let outside = Rc::new(Outside::new(means));
     let door = Door::new(Table::of(&config.users), &config.auth, 0).expect("a door");
     let asks = config.listeners[question.listener].auth;
     let users = asks.then(|| Arc::new(door));

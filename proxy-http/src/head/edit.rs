@@ -3,7 +3,7 @@
 
 use bytes::BytesMut;
 
-use super::field::{Field, Kind, is_token, offset, span};
+use super::field::{Field, Header, Kind, is_token, offset, span, text};
 use super::request::RequestLine;
 use super::response::{CODE, StatusLine};
 use super::target::Form;
@@ -22,6 +22,8 @@ pub struct EditScript {
     target: NewTarget,
     /// The version to send is 1.1 whatever was received.
     upgrade_version: bool,
+    /// The length of `text`, and the target, when the changes were settled.
+    settled: (usize, NewTarget),
 }
 
 impl EditScript {
@@ -39,8 +41,12 @@ impl EditScript {
         self.upgrade_version = false;
     }
 
-    fn is_cut(&self, index: usize) -> bool {
+    pub(super) fn is_cut(&self, index: usize) -> bool {
         self.cuts[index / 64] & (1 << (index % 64)) != 0
+    }
+
+    pub(super) fn cut(&mut self, index: usize) {
+        self.cuts[index / 64] |= 1 << (index % 64);
     }
 }
 
@@ -122,6 +128,39 @@ impl<'a> HeadEdit<'a> {
         Self::new(script, head.table, head.bytes, Line::Response(head.line))
     }
 
+    /// Goes on with a request head whose changes were [settled](Self::settle), to
+    /// send it again: new lines and a new target that came later are taken back.
+    ///
+    /// ```
+    /// # use proxy_core::Status;
+    /// # use proxy_http::{EditScript, HeadEdit, HeadLimits, RequestParser};
+    /// # let mut parser = RequestParser::new(HeadLimits::default());
+    /// # let input = b"GET http://h/ HTTP/1.1\r\nHost: h\r\n\r\n";
+    /// # let Status::Complete(head, _) = parser.parse(input)? else { unreachable!() };
+    /// let mut script = EditScript::new();
+    /// let mut edit = HeadEdit::request(&mut script, &head);
+    /// edit.append("X-Kept", b"1")?;
+    /// edit.settle();
+    /// edit.append("X-Try", b"1")?;
+    /// let mut edit = HeadEdit::resume(&mut script, &head);
+    /// edit.append("X-Try", b"2")?;
+    /// let values: Vec<_> = edit.headers().map(|header| header.value).collect();
+    /// assert_eq!(values, [&b"h"[..], b"1", b"2"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn resume(script: &'a mut EditScript, head: &RequestHead<'a, 'a>) -> Self {
+        let (text, target) = script.settled;
+        script.inserts.retain(|line| (line.start as usize) < text);
+        script.text.truncate(text);
+        script.target = target;
+        Self {
+            script,
+            table: head.table,
+            bytes: head.bytes,
+            line: Line::Request(head.line),
+        }
+    }
+
     fn new(
         script: &'a mut EditScript,
         table: &'a HeaderTable,
@@ -135,6 +174,12 @@ impl<'a> HeadEdit<'a> {
             bytes,
             line,
         }
+    }
+
+    /// Makes the changes so far the ones that [`resume`](Self::resume) goes back
+    /// to.
+    pub fn settle(&mut self) {
+        self.script.settled = (self.script.text.len(), self.script.target);
     }
 
     /// Leaves out every field called `name`, in any case; says whether there
@@ -200,6 +245,57 @@ impl<'a> HeadEdit<'a> {
             Framing::Length(n) => self.insert(end, b"Content-Length", n.to_string().as_bytes()),
             Framing::None | Framing::UntilClose => {}
         }
+    }
+
+    /// The method of a request; `None` for a response.
+    pub fn method(&self) -> Option<&'a str> {
+        let Line::Request(line) = self.line else {
+            return None;
+        };
+        let method = span(self.bytes, self.table.start, line.method_len);
+        Some(text(method))
+    }
+
+    /// The target of a request as the head now stands; `None` for a response.
+    /// A query without path is shown without the `/` that goes in front of it.
+    pub fn target(&self) -> Option<&str> {
+        let Line::Request(line) = self.line else {
+            return None;
+        };
+        let old = span(self.bytes, line.target, line.target_len);
+        let new = match (self.script.target, line.form) {
+            (NewTarget::Text(start, end), _) => span(&self.script.text, start, end - start),
+            (NewTarget::Origin, Form::Absolute { path, .. }) => {
+                old.get(path as usize..).unwrap_or_default()
+            }
+            _ => old,
+        };
+        Some(match new {
+            b"" if self.method() == Some("OPTIONS") => "*",
+            b"" => "/",
+            new => text(new),
+        })
+    }
+
+    /// The status of a response; `None` for a request.
+    pub fn status(&self) -> Option<u16> {
+        match self.line {
+            Line::Request(_) => None,
+            Line::Response(line) => Some(line.status),
+        }
+    }
+
+    /// The fields in order as the head now stands.
+    pub fn headers(&self) -> impl Iterator<Item = Header<'_>> {
+        let places = 0..=self.table.fields.len();
+        places.flat_map(|place| {
+            let new = self.script.inserts.iter();
+            let new = new.filter(move |line| line.at as usize == place);
+            let own = self.table.fields.get(place);
+            let own = own.filter(|_| !self.script.is_cut(place));
+            new.map(|line| self.new_header(line))
+                .chain(own.map(|field| field.header(self.bytes)))
+        })
     }
 
     /// The value of the first field called `name` as the head now stands.
@@ -363,6 +459,13 @@ impl<'a> HeadEdit<'a> {
         span(&self.script.text, line.start, line.name_len).eq_ignore_ascii_case(name)
     }
 
+    fn new_header(&self, line: &Insert) -> Header<'_> {
+        Header {
+            name: text(span(&self.script.text, line.start, line.name_len)),
+            value: self.new_value(line),
+        }
+    }
+
     fn new_value(&self, line: &Insert) -> &[u8] {
         let start = line.start + line.name_len + 2;
         span(&self.script.text, start, line.end.saturating_sub(start + 2))
@@ -406,7 +509,7 @@ impl<'a> HeadEdit<'a> {
         let mut first = None;
         for (index, field) in self.table.fields.iter().enumerate() {
             if condition(field, self.bytes) && !self.script.is_cut(index) {
-                self.script.cuts[index / 64] |= 1 << (index % 64);
+                self.script.cut(index);
                 first.get_or_insert(index);
             }
         }
@@ -415,11 +518,17 @@ impl<'a> HeadEdit<'a> {
 
     /// Adds a line in front of line `at`, behind what was added there before.
     pub(super) fn insert(&mut self, at: usize, name: &[u8], value: &[u8]) {
+        self.insert_with(at, name, |text| text.extend_from_slice(value));
+    }
+
+    /// The same with a value that `write` appends.
+    pub(super) fn insert_with(&mut self, at: usize, name: &[u8], write: impl FnOnce(&mut Vec<u8>)) {
         let EditScript { inserts, text, .. } = &mut *self.script;
         let start = text.len();
-        for part in [name, b": ", value, b"\r\n"] {
-            text.extend_from_slice(part);
-        }
+        text.extend_from_slice(name);
+        text.extend_from_slice(b": ");
+        write(text);
+        text.extend_from_slice(b"\r\n");
         let line = Insert {
             at: offset(at),
             name_len: offset(name.len()),
@@ -437,10 +546,28 @@ impl<'a> HeadEdit<'a> {
         self.insert(self.table.fields.len(), b"Proxy-Authorization", value);
     }
 
-    /// Adds this proxy to the path of the request.
+    /// The target for an HTTP parent instead of an origin: scheme and authority
+    /// stay in front of the path (RFC 9112 section 3.2.2), be it a new one.
     #[cfg(feature = "serve")]
-    pub(crate) fn show_via(&mut self, value: &[u8]) {
-        self.insert(self.table.fields.len(), b"Via", value);
+    pub(crate) fn send_absolute_form(&mut self) {
+        let Line::Request(line) = self.line else {
+            return;
+        };
+        let Form::Absolute { path, .. } = line.form else {
+            return;
+        };
+        self.script.target = match self.script.target {
+            NewTarget::Origin => NewTarget::Same,
+            NewTarget::Text(start, end) if self.script.text[start as usize] == b'/' => {
+                let front = self.script.text.len();
+                let (start, end) = (start as usize, end as usize);
+                let text = &mut self.script.text;
+                text.extend_from_slice(span(self.bytes, line.target, path));
+                text.extend_from_within(start..end);
+                NewTarget::Text(offset(front), offset(text.len()))
+            }
+            same => same,
+        };
     }
 
     pub(super) fn send_origin_form(&mut self) {
@@ -462,12 +589,15 @@ impl std::fmt::Debug for HeadEdit<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum EditError {
-    /// The field frames or routes the message.
-    #[error("a framing or routing field cannot be edited")]
+    /// The field frames or routes the message, or is about its connection.
+    #[error("a framing, routing or connection field cannot be edited")]
     Fixed,
     /// The name is not a token.
     #[error("not a field name")]
     Name,
+    /// The status is none of a final answer, 200 to 599.
+    #[error("not the status of a final answer")]
+    Status,
     /// The target is not visible ASCII, or there is none to replace.
     #[error("not a request target")]
     Target,
@@ -490,6 +620,17 @@ fn check(name: &[u8], value: &[u8]) -> Result<(), EditError> {
     {
         true => Ok(()),
         false => Err(EditError::Value),
+    }
+}
+
+/// Whether a field may stand in an answer that a filter gives: the server
+/// frames it, and says what becomes of the connection (RFC 9110 section 7.6.1).
+#[cfg(feature = "serve")]
+pub(crate) fn check_own(name: &[u8], value: &[u8]) -> Result<(), EditError> {
+    check(name, value)?;
+    match super::hops::HOP_BY_HOP.has(Kind::of(name)) {
+        true => Err(EditError::Fixed),
+        false => Ok(()),
     }
 }
 

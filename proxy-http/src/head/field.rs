@@ -67,10 +67,11 @@ impl Field {
 /// The longest name of a field, in bytes.
 pub(crate) const MAX_NAME: usize = u16::MAX as usize;
 
-/// The fields that framing, routing and hop-by-hop rules are about.
+/// The fields that rules of framing, routing, hops and identity are about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
+    Authorization,
     Connection,
     ContentLength,
     Expect,
@@ -97,6 +98,7 @@ impl Kind {
             7 => (is_word(name, b"upgrade"), Self::Upgrade),
             10 if is_word(name, b"keep-alive") => (true, Self::KeepAlive),
             10 => (is_word(name, b"connection"), Self::Connection),
+            13 => (is_word(name, b"authorization"), Self::Authorization),
             14 => (is_word(name, b"content-length"), Self::ContentLength),
             16 => (is_word(name, b"proxy-connection"), Self::ProxyConnection),
             17 => (is_word(name, b"transfer-encoding"), Self::TransferEncoding),
@@ -187,7 +189,7 @@ const TOKEN: [bool; 256] = {
 };
 
 /// Whether a field of that name may not stand in a trailer section: it would
-/// change framing or routing (RFC 9110 section 6.5.1).
+/// change framing, routing or who asks (RFC 9110 section 6.5.1).
 pub(crate) fn is_trailer_forbidden(name: &[u8]) -> bool {
     Kind::of(name) != Kind::Other
 }
@@ -250,6 +252,7 @@ mod tests {
     fn p25_names_mean_the_same_in_any_case() {
         for (name, kind) in [
             (&b"Connection"[..], Kind::Connection),
+            (b"authorizatioN", Kind::Authorization),
             (b"KEEP-alive", Kind::KeepAlive),
             (b"keep-alivX", Kind::Other),
             (b"TE", Kind::Te),

@@ -4,7 +4,7 @@
 use super::edit::{HeadEdit, Line};
 use super::field::{Kind, Kinds, list};
 use super::options::{is_protected, names};
-use super::{RequestTarget, Version};
+use super::{RequestHead, RequestTarget, Version};
 use crate::head::field::{span, text};
 
 /// How a request goes on to its origin.
@@ -48,7 +48,10 @@ impl HeadEdit<'_> {
     /// spelling that every recipient reads alike, HTTP/1.1.
     ///
     /// `TE` goes on only as `trailers`, `Proxy-Authorization` never (RFC 9110
-    /// sections 10.1.4 and 11.7.2).
+    /// sections 10.1.4 and 11.7.2), an `Upgrade` to another version of HTTP
+    /// neither: what follows it would be requests that nobody sees. `Max-Forwards`
+    /// of OPTIONS and TRACE is one less (section 7.6.2); a request with 0 is not
+    /// to be forwarded ([`RequestHead::max_forwards`]).
     pub fn to_origin(&mut self, hop: ToOrigin) {
         self.send_version_11();
         self.spell_framing();
@@ -56,6 +59,7 @@ impl HeadEdit<'_> {
         if !hop.absolute {
             self.send_origin_form();
         }
+        self.count_forwards();
         let persist = match hop.close {
             true => Persist::Close,
             false => Persist::Default,
@@ -121,10 +125,23 @@ impl HeadEdit<'_> {
         self.insert(place.unwrap_or(0), b"Host", authority.as_bytes());
     }
 
+    fn count_forwards(&mut self) {
+        let Line::Request(line) = self.line else {
+            return;
+        };
+        let (table, bytes) = (self.table, self.bytes);
+        let Ok(Some(left @ 1..)) = (RequestHead { table, line, bytes }).max_forwards() else {
+            return;
+        };
+        let cut = self.cut_where(|field, bytes| field.is(MAX_FORWARDS, bytes));
+        let left = (left - 1).to_string();
+        self.insert(cut.unwrap_or(0), MAX_FORWARDS, left.as_bytes());
+    }
+
     /// One pass over the kinds found while parsing; none at all for a head
     /// without such fields.
     fn strip_hop_fields(&mut self, upgrade: bool, persist: Persist) {
-        let upgrade = upgrade && self.table.upgrade(self.bytes).is_some();
+        let upgrade = upgrade && self.table.passes_upgrade(self.bytes);
         let mut te = false;
         if self.table.seen.meets(HOP_BY_HOP) {
             te = self.sends_trailers_te();
@@ -133,6 +150,9 @@ impl HeadEdit<'_> {
                 Kind::Upgrade => !upgrade,
                 kind => HOP_BY_HOP.has(kind),
             });
+            if self.table.names_http(self.bytes) {
+                self.strip_http_upgrade(upgrade);
+            }
         }
         if self.table.options.named {
             self.cut_named_by_connection();
@@ -144,7 +164,9 @@ impl HeadEdit<'_> {
     fn cut_named_by_connection(&mut self) {
         let (table, bytes) = (self.table, self.bytes);
         for name in names(table, bytes).filter(|name| !is_protected(name)) {
-            self.cut_where(|field, bytes| field.kind == Kind::Other && field.is(name, bytes));
+            self.cut_where(|field, bytes| {
+                matches!(field.kind, Kind::Authorization | Kind::Other) && field.is(name, bytes)
+            });
         }
     }
 
@@ -199,7 +221,10 @@ fn is_plain(rest: &[u8], value: &[u8]) -> bool {
 
 const FRAMING: Kinds = Kinds(Kind::ContentLength.bit() | Kind::TransferEncoding.bit());
 
-const HOP_BY_HOP: Kinds = Kinds(
+const MAX_FORWARDS: &[u8] = b"Max-Forwards";
+
+/// Fields about one connection (RFC 9110 section 7.6.1).
+pub(super) const HOP_BY_HOP: Kinds = Kinds(
     Kind::Connection.bit()
         | Kind::KeepAlive.bit()
         | Kind::ProxyAuthenticate.bit()

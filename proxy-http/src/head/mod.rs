@@ -9,6 +9,9 @@ mod request;
 mod response;
 mod scan;
 mod target;
+mod upgrade;
+#[cfg(feature = "serve")]
+mod way;
 
 pub use edit::{EditError, EditScript, HeadEdit};
 pub use field::Header;
@@ -18,6 +21,10 @@ pub use request::{RequestHead, RequestKind, RequestParser};
 pub use response::{ResponseHead, ResponseParser};
 pub use target::RequestTarget;
 
+#[cfg(feature = "serve")]
+pub(crate) use edit::check_own;
+#[cfg(feature = "serve")]
+pub(crate) use field::list;
 pub(crate) use field::{is_token, is_trailer_forbidden, trim};
 
 use field::{Field, Kind, Kinds};

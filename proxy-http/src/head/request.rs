@@ -210,6 +210,37 @@ impl<'p, 'b> RequestHead<'p, 'b> {
                 .is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"))
     }
 
+    /// How many more proxies may forward this OPTIONS or TRACE (RFC 9110 section
+    /// 7.6.2), by `Max-Forwards`: with 0 it ends here. `None` without the field,
+    /// and for any other method, to which it means nothing.
+    ///
+    /// # Errors
+    /// [`HeadError::MaxForwards`] if it is not a plain decimal number, or there
+    /// are several.
+    pub fn max_forwards(&self) -> Result<Option<u32>, HeadError> {
+        let method = span(self.bytes, self.table.start, self.line.method_len);
+        if !matches!(method, b"OPTIONS" | b"TRACE") {
+            return Ok(None);
+        }
+        let mut values = self.get_all("max-forwards");
+        let Some(value) = values.next() else {
+            return Ok(None);
+        };
+        if value.is_empty() || !value.iter().all(u8::is_ascii_digit) || values.next().is_some() {
+            return Err(HeadError::MaxForwards);
+        }
+        // More than can be counted is as good as the highest number.
+        Ok(Some(value.iter().fold(0u32, |n, digit| {
+            n.saturating_mul(10).saturating_add(u32::from(digit - b'0'))
+        })))
+    }
+
+    /// Whether [`upgrade`](Self::upgrade) offers anything that is passed on.
+    #[cfg(feature = "serve")]
+    pub(crate) fn passes_upgrade(&self) -> bool {
+        self.table.passes_upgrade(self.bytes)
+    }
+
     /// The protocols the client wants to switch to, if `Connection` names the
     /// field as well (RFC 9110 section 7.8).
     pub fn upgrade(&self) -> Option<&'b [u8]> {
@@ -227,6 +258,14 @@ impl<'p, 'b> RequestHead<'p, 'b> {
                 .filter(|word| !word.is_empty());
             words.nth(1) == Some(name.as_bytes())
         })
+    }
+
+    /// Whether the login it shows to the origin is one for the whole connection
+    /// (RFC 4559 section 6).
+    #[cfg(feature = "serve")]
+    pub(crate) fn binds_connection(&self) -> bool {
+        let login = self.table.first(Kind::Authorization, self.bytes);
+        login.is_some_and(auth::binds_connection)
     }
 
     /// The raw value of `Proxy-Authorization`: a secret. With several, the
@@ -356,6 +395,10 @@ impl StartLine for RequestLine {
         // tunnel's first is for nobody to guess.
         if self.kind == RequestKind::Connect && table.body.has_body() {
             return Err(HeadError::ConnectBody);
+        }
+        let method = span(bytes, table.start, self.method_len);
+        if method == b"TRACE" && table.body.has_body() {
+            return Err(HeadError::TraceBody);
         }
         Ok(())
     }

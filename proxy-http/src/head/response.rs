@@ -8,6 +8,8 @@ use super::field::span;
 use super::scan::{Parsed, Scan, StartLine, start_fault};
 use super::{Framing, Header, HeaderTable, Options, RequestKind, Version, framing};
 use crate::HeadError;
+#[cfg(feature = "serve")]
+use crate::auth;
 
 /// Parses response heads (RFC 9112 sections 2, 4 to 6), strictly and without
 /// copying; the counterpart of [`RequestParser`](crate::RequestParser).
@@ -105,6 +107,24 @@ impl<'p, 'b> ResponseHead<'p, 'b> {
     /// 101.
     pub fn is_interim(&self) -> bool {
         self.status() < 200 && self.status() != 101
+    }
+
+    /// Whether it asks for a login that is one for the whole connection (RFC 4559
+    /// section 6).
+    #[cfg(feature = "serve")]
+    pub(crate) fn binds_connection(&self) -> bool {
+        let name = match self.status() {
+            401 => "www-authenticate",
+            407 => "proxy-authenticate",
+            _ => return false,
+        };
+        self.get_all(name).any(auth::binds_connection)
+    }
+
+    /// Whether it switches to another version of HTTP.
+    #[cfg(feature = "serve")]
+    pub(crate) fn switches_http(&self) -> bool {
+        self.table.names_http(self.bytes)
     }
 
     /// The version.

@@ -5,60 +5,19 @@ use std::task::Poll;
 
 use bytes::BytesMut;
 use proxy_core::{
-    Ask, ConnectError, ConnectErrorKind, Denial, End, Gateway, Operation, Peer, Report, Shaping,
-    Target,
+    Ask, ConnectError, ConnectErrorKind, Denial, End, Gateway, Operation, Report, Shaping,
 };
 use proxy_relay::{Deadline, Expired, Transport, vanished};
-use tokio::time::Instant;
 
 use super::connection::{Connection, Known, Next};
 use super::exchange::{Exchange, Fault, Parts, Verdict};
 use super::refuse::Refusal;
+use super::request::{Asked, Request};
 use super::tunnel::{Early, Ledger, SWITCHED, Upgrade};
 use super::upstream::{Unconnected, connect};
 use super::wire::watch;
 use crate::filter::Filter;
-use crate::{HeadError, RequestHead, RequestTarget, auth};
-
-/// A request as it was read.
-#[derive(Clone, Copy)]
-pub(super) struct Request<'b> {
-    pub(super) head: &'b RequestHead<'b, 'b>,
-    /// Bytes that came in one piece with the head.
-    pub(super) early: &'b [u8],
-    pub(super) started: Instant,
-}
-
-impl<'b> Request<'b> {
-    /// What it asks for, and where.
-    fn ask(&self, peer: &'b Peer) -> Result<Ask<'b>, Refusal> {
-        let operation = match self.head.target() {
-            RequestTarget::Authority(_) => Operation::Tunnel,
-            RequestTarget::Absolute { scheme, .. } if !scheme.eq_ignore_ascii_case("http") => {
-                // Never in clear what was meant to be encrypted.
-                return Err(HeadError::Scheme.into());
-            }
-            RequestTarget::Absolute { .. } => Operation::Request {
-                method: self.head.method(),
-                path: self.head.path(),
-            },
-            // RFC 9112 section 3.2.2: a proxy is sent absolute targets.
-            RequestTarget::Asterisk | RequestTarget::Origin(_) => {
-                return Err(HeadError::Target.into());
-            }
-        };
-        Ok(Ask {
-            peer,
-            operation,
-            target: self.head.destination()?,
-            via: match operation {
-                Operation::Tunnel => self.head.get("via"),
-                _ => None,
-            },
-            secure: false,
-        })
-    }
-}
+use crate::{Framing, RequestHead, auth};
 
 impl<G, F, S> Connection<'_, G, F, S>
 where
@@ -77,52 +36,67 @@ where
         exchange: &mut Exchange,
     ) -> Next<G> {
         let peer = self.peer;
-        let ask = match request.ask(&peer) {
+        self.requests = self.requests.saturating_add(1);
+        let ask = match request.ask(&peer, self.server.config.fetch_https) {
             Ok(ask) => ask,
             Err(refusal) => {
-                return Box::pin(self.refuse(request, exchange, None, None, refusal)).await;
+                return Box::pin(self.answer_unasked(request, exchange, refusal)).await;
             }
         };
-        let via = self.server.config.via_name();
+        let asked = Asked::from(&ask);
+        let via = self.server.config.via.as_deref();
         if via.is_some_and(|via| request.head.came_through(via)) {
             let refusal = ConnectError::origin(ConnectErrorKind::Loop).into();
-            return Box::pin(self.refuse(request, exchange, Some(&ask), None, refusal)).await;
+            return Box::pin(self.refuse(request, exchange, asked, None, refusal)).await;
         }
         let mut session = match self.admit(request.head, &ask).await {
             Ok(session) => session,
             Err(refusal) => {
-                return Box::pin(self.refuse(request, exchange, Some(&ask), None, refusal)).await;
+                return Box::pin(self.refuse(request, exchange, asked, None, refusal)).await;
             }
         };
         let served = match ask.operation {
-            Operation::Tunnel => Box::pin(self.open_tunnel(ask.target, &mut session)).await,
-            _ => {
-                self.forward(request, ask.target, &mut session, exchange)
-                    .await
-            }
+            Operation::Tunnel => Box::pin(self.open_tunnel(&ask, &mut session)).await,
+            _ if request.ends_here() => Err(Unserved::Refused(Refusal::own(request.head))),
+            _ => self.forward(request, &ask, &mut session, exchange).await,
         };
         match served {
             Ok(()) => {}
-            Err(Unserved::Cut(end)) => {
-                self.finish(request, &ask, session, exchange, end);
-                return Next::End(end);
+            Err(Unserved::Cut(cut)) => {
+                self.finish(request, asked, session, exchange, cut);
+                return Next::End(cut.end);
             }
             Err(Unserved::Refused(refusal)) => {
                 let session = Some(session);
-                return Box::pin(self.refuse(request, exchange, Some(&ask), session, refusal))
-                    .await;
+                return Box::pin(self.refuse(request, exchange, asked, session, refusal)).await;
             }
         }
         if ask.operation == Operation::Tunnel || exchange.down.status == SWITCHED {
             return self.tunnel(request, &ask, session, exchange);
         }
-        self.finish(request, &ask, session, exchange, End::Completed);
+        self.finish(request, asked, session, exchange, End::Completed.into());
         if exchange.down.closing {
-            let unread = !exchange.up.is_done() || !exchange.ahead.is_empty();
+            let unread = !exchange.up.is_done() || !exchange.ahead.is_empty() || self.is_last();
             Box::pin(self.hang_up(unread)).await;
             return Next::End(End::Completed);
         }
         Next::Again
+    }
+
+    /// Answers a request that there is nothing to ask policy about.
+    async fn answer_unasked(
+        &mut self,
+        request: &Request<'_>,
+        exchange: &mut Exchange,
+        mut refusal: Refusal,
+    ) -> Next<G> {
+        if refusal.is_own()
+            && let Err(other) = self.identify(request.head).await
+        {
+            refusal = other;
+        }
+        let asked = request.head.into();
+        self.refuse(request, exchange, asked, None, refusal).await
     }
 
     /// Asks policy: who is this, and may they?
@@ -131,6 +105,21 @@ where
         head: &RequestHead<'_, '_>,
         ask: &Ask<'_>,
     ) -> Result<G::Session, Refusal> {
+        self.identify(head).await?;
+        let Some(known) = &self.known else {
+            return Err(Denial::Challenge.into());
+        };
+        let asking = self.server.gateway.authorize(&known.identity, ask);
+        let allowed = watch(&mut self.deadline, asking).await?;
+        if let Err(Denial::Challenge) = allowed {
+            // The same credentials, shown again, are to be judged anew.
+            self.known = None;
+        }
+        Ok(allowed?)
+    }
+
+    /// Asks policy who this is, unless the last request has shown the same.
+    async fn identify(&mut self, head: &RequestHead<'_, '_>) -> Result<(), Refusal> {
         let shown = head.proxy_authorization();
         if self
             .known
@@ -143,16 +132,7 @@ where
             self.unlink();
             self.known = Some(Box::pin(self.authenticate(head)).await?);
         }
-        let Some(known) = &self.known else {
-            return Err(Denial::Challenge.into());
-        };
-        let asking = self.server.gateway.authorize(&known.identity, ask);
-        let allowed = watch(&mut self.deadline, asking).await?;
-        if let Err(Denial::Challenge) = allowed {
-            // The same credentials, shown again, are to be judged anew.
-            self.known = None;
-        }
-        Ok(allowed?)
+        Ok(())
     }
 
     /// Happens once for each credentials shown.
@@ -174,21 +154,32 @@ where
     async fn forward(
         &mut self,
         request: &Request<'_>,
-        target: Target<'_>,
+        ask: &Ask<'_>,
         session: &mut G::Session,
         exchange: &mut Exchange,
     ) -> Result<(), Unserved> {
+        let most = self.server.config.body_bytes;
+        if let (Framing::Length(n), Some(most)) = (request.head.framing(), most)
+            && n > most
+        {
+            return Err(Unserved::Refused(Refusal::too_large()));
+        }
+        let client = self.peer.remote.ip();
+        let prepared = exchange.up.prepare(request, client, self.server, session);
+        if let Err(fault) = prepared {
+            return Err(self.failed(exchange, fault));
+        }
         let Shaping { stop, way, .. } = self.server.gateway.shaping(session);
         // The session's own ear for its stop token, if it has one.
         let mut stopper = (!stop.is_never()).then(|| Box::new(Deadline::follower(stop)));
         loop {
-            if !self.is_linked_to(target, way) {
-                Box::pin(self.link(target, session)).await?;
+            if !self.is_linked_to(ask, way) {
+                Box::pin(self.link(ask, session)).await?;
             }
             let verdict = self
                 .exchange(request, session, exchange, &mut stopper)
                 .await;
-            let reused = self.settle(exchange, verdict);
+            let reused = self.settle(request.head, exchange, verdict);
             match verdict {
                 Verdict::Complete | Verdict::Upgraded => return Ok(()),
                 Verdict::Failed(Fault::OriginGone)
@@ -205,6 +196,7 @@ where
         exchange: &mut Exchange,
         stopper: &mut Option<Box<Deadline>>,
     ) -> Verdict {
+        let last = self.is_last();
         let Some(upstream) = &mut self.upstream else {
             return Verdict::Failed(Fault::OriginGone);
         };
@@ -212,15 +204,15 @@ where
             client: &mut self.client,
             origin: &mut upstream.stream,
             parent: upstream.parent.as_deref(),
-            via: self.server.config.via.as_deref(),
+            config: &self.server.config,
             filter: &self.server.filter,
             session,
             head: request.head,
             early: request.early,
-            progress: self.server.config.pace.progress,
+            last,
         };
         let deadline = &mut self.deadline;
-        deadline.set(parts.progress);
+        deadline.set(parts.config.pace.first_byte);
         let mut begun = false;
         poll_fn(|cx| {
             if let Some(stopper) = stopper
@@ -230,9 +222,7 @@ where
             }
             if !begun {
                 begun = true;
-                if let Err(fault) = exchange.begin(cx, &mut parts) {
-                    return Poll::Ready(Verdict::Failed(fault));
-                }
+                exchange.begin(cx, &mut parts);
             }
             exchange.poll(cx, deadline, &mut parts)
         })
@@ -243,10 +233,10 @@ where
     /// follows is the tunnel (RFC 9110 section 9.3.6).
     async fn open_tunnel(
         &mut self,
-        target: Target<'_>,
+        ask: &Ask<'_>,
         session: &mut G::Session,
     ) -> Result<(), Unserved> {
-        self.link(target, session).await?;
+        self.link(ask, session).await?;
         let said = self
             .say(b"HTTP/1.1 200 Connection established\r\n\r\n")
             .await;
@@ -254,12 +244,12 @@ where
             // Meant for a tunnel, it must not carry anybody's requests.
             self.upstream = None;
         }
-        said.map_err(Unserved::Cut)
+        said.map_err(|end| Unserved::Cut(end.into()))
     }
 
-    /// Connects to `target`, in place of what was connected before. To be boxed,
+    /// Connects to the target, in place of what was connected before. To be boxed,
     /// as dialling is rare and large.
-    async fn link(&mut self, target: Target<'_>, session: &mut G::Session) -> Result<(), Unserved> {
+    async fn link(&mut self, ask: &Ask<'_>, session: &mut G::Session) -> Result<(), Unserved> {
         self.unlink();
         let server = self.server;
         let connecting = connect(
@@ -267,10 +257,10 @@ where
             &mut self.deadline,
             server.config.pace.connect,
             session,
-            target,
+            ask,
             vanished(&self.client),
         );
-        self.upstream = Some(connecting.await?);
+        self.upstream = Some(Box::new(connecting.await?));
         Ok(())
     }
 }
@@ -278,9 +268,22 @@ where
 /// Why a request was not served.
 enum Unserved {
     /// It ends here; the client sees the cut.
-    Cut(End),
+    Cut(Cut),
     /// The client gets an answer.
     Refused(Refusal),
+}
+
+/// The reason for logs, and the word for what was wrong with a message.
+#[derive(Clone, Copy)]
+struct Cut {
+    end: End,
+    fault: Option<&'static str>,
+}
+
+impl From<End> for Cut {
+    fn from(end: End) -> Self {
+        Self { end, fault: None }
+    }
 }
 
 impl From<Unconnected> for Unserved {
@@ -288,7 +291,8 @@ impl From<Unconnected> for Unserved {
         match unconnected {
             Unconnected::Failed(error) => Self::Refused(error.into()),
             Unconnected::Stopped(expired) => Self::Refused(expired.into()),
-            Unconnected::Vanished => Self::Cut(End::ClientReset),
+            Unconnected::Unfit => Self::Refused(Refusal::unfit()),
+            Unconnected::Vanished => Self::Cut(End::ClientReset.into()),
         }
     }
 }
@@ -300,9 +304,9 @@ where
     G::Upstream: Transport,
 {
     /// Whether the connection of the last request serves this one too.
-    fn is_linked_to(&self, target: Target<'_>, way: u64) -> bool {
+    fn is_linked_to(&self, ask: &Ask<'_>, way: u64) -> bool {
         let upstream = self.upstream.as_ref();
-        upstream.is_some_and(|sticky| sticky.leads_to(target, way))
+        upstream.is_some_and(|sticky| sticky.leads_to(ask, way))
     }
 
     /// Gives the connection of the last request back to the gateway.
@@ -314,14 +318,24 @@ where
 
     /// Keeps the origin connection for another request or ends it; says whether
     /// it had been used before.
-    fn settle(&mut self, exchange: &Exchange, verdict: Verdict) -> bool {
+    fn settle(
+        &mut self,
+        head: &RequestHead<'_, '_>,
+        exchange: &Exchange,
+        verdict: Verdict,
+    ) -> bool {
         let Some(sticky) = &mut self.upstream else {
             return false;
         };
         let reused = std::mem::replace(&mut sticky.reused, true);
+        sticky.pinned |= exchange.down.binding || head.binds_connection();
         match verdict {
             Verdict::Upgraded => return reused,
             Verdict::Complete if exchange.up.is_done() && exchange.down.reusable => return reused,
+            // The client gets another answer; the origin's one is over all the same.
+            Verdict::Failed(_) if exchange.up.is_done() && exchange.down.is_dropped() => {
+                return reused;
+            }
             // Both sides have all they wanted; a reset leaves no TIME_WAIT here,
             // which would use up the ports towards a busy origin.
             Verdict::Complete if exchange.up.is_done() && !exchange.down.ends_with_connection() => {
@@ -343,7 +357,10 @@ where
             // An orderly end would make the answer look complete.
             self.client.abort();
         }
-        Unserved::Cut(fault.end())
+        Unserved::Cut(Cut {
+            end: fault.end(),
+            fault: fault.word(),
+        })
     }
 
     /// Everything a tunnel needs to outlive this conversation.
@@ -367,6 +384,7 @@ where
             Operation::Request { method, path } => Some(Box::new(Upgrade {
                 method: method.into(),
                 path: path.into(),
+                secure: ask.secure,
                 moved: (exchange.up.bytes(), exchange.down.bytes()),
             })),
             _ => None,
@@ -379,21 +397,21 @@ where
             started: request.started,
             upgrade,
         };
-        Next::Tunnel(sticky.stream, Box::new(ledger), early)
+        Next::Tunnel(sticky.stream, Box::new(ledger), early.boxed())
     }
 
     /// Reports an exchange that was admitted.
     fn finish(
         &self,
         request: &Request<'_>,
-        ask: &Ask<'_>,
+        asked: Asked<'_>,
         session: G::Session,
         exchange: &Exchange,
-        end: End,
+        cut: Cut,
     ) {
-        let mut report = Report::new(&self.peer, end);
-        report.operation = Some(ask.operation);
-        report.target = Some(ask.target);
+        let mut report = Report::new(&self.peer, cut.end);
+        report.fault = cut.fault;
+        asked.tell(&mut report);
         report.status = (exchange.down.status != 0).then_some(exchange.down.status);
         report.up = exchange.up.bytes();
         report.down = exchange.down.bytes();

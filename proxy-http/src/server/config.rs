@@ -1,8 +1,11 @@
 //! Settings of the server.
 
+use std::time::Duration;
+
 use proxy_core::{HeadLimits, Stop, Timeouts};
 use proxy_relay::{RelayOptions, Ticks};
 
+use super::exchange::Waiting;
 use crate::head::is_token;
 
 /// Settings of a [`Server`](super::Server); the default is safe on the open
@@ -28,7 +31,6 @@ pub struct Config {
     pub(super) requests: Option<u32>,
     pub(super) show_via: bool,
     pub(super) stop: Stop,
-    /// A whole field value.
     pub(super) via: Option<Box<str>>,
     pub(super) pace: Pace,
 }
@@ -96,7 +98,7 @@ impl Config {
     }
 
     /// The most requests on one client connection, which closes behind the last
-    /// of them; no limit by default.
+    /// of them; no limit by default. 0 is as good as 1.
     pub fn requests(&mut self, most: impl Into<Option<u32>>) -> &mut Self {
         self.requests = most.into();
         self
@@ -117,13 +119,14 @@ impl Config {
     }
 
     /// The name of this very proxy in the `Via` of requests handed to a parent
-    /// (RFC 9110 section 7.6.3); none by default, and none if it is no token.
-    /// A request that comes back with it goes round in circles and is answered
+    /// (RFC 9110 section 7.6.3), and of other messages if they are to
+    /// [show](Self::show_via) it; none by default, and none if it is no token. A
+    /// request that comes back with it goes round in circles and is answered
     /// with 508, so no other proxy may have it: make it random.
     pub fn via<'n>(&mut self, name: impl Into<Option<&'n str>>) -> &mut Self {
         let token = |name: &&str| !name.is_empty() && name.bytes().all(is_token);
         let name = name.into().filter(token);
-        self.via = name.map(|name| [VERSION, name].concat().into());
+        self.via = name.map(Box::from);
         self
     }
 
@@ -135,9 +138,9 @@ impl Config {
 }
 
 impl Config {
-    /// This proxy's name for parents.
-    pub(super) fn via_name(&self) -> Option<&str> {
-        self.via.as_deref()?.strip_prefix(VERSION)
+    /// This proxy's name for the next hop, if that is to see it.
+    pub(super) fn via_towards(&self, parent: bool) -> Option<&str> {
+        self.via.as_deref().filter(|_| parent || self.show_via)
     }
 }
 
@@ -157,25 +160,52 @@ pub enum Forwarded {
     Remove,
 }
 
-/// The protocol that requests were received with.
-const VERSION: &str = "1.1 ";
-
 /// The timeouts in the units of the hot path.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
+    pub(super) body: Ticks,
     pub(super) connect: Ticks,
+    pub(super) first_byte: Ticks,
     pub(super) head: Ticks,
     pub(super) keep_alive: Ticks,
+    /// The parts of that time: with an origin connection and, after it was given
+    /// back, without one. `None` if it is over before.
+    pub(super) sharing: Option<(Ticks, Ticks)>,
     pub(super) progress: Ticks,
     pub(super) tunnel: RelayOptions,
+}
+
+fn sharing(keep_alive: Option<Duration>) -> Option<(Ticks, Ticks)> {
+    let rest = match keep_alive {
+        Some(whole) => Some(whole.checked_sub(KEPT).filter(|rest| !rest.is_zero())?),
+        None => None,
+    };
+    Some((KEPT.into(), rest.into()))
+}
+
+/// How long an origin connection stays with a client that asks for nothing.
+const KEPT: Duration = Duration::from_secs(1);
+
+impl Pace {
+    /// How long an exchange may wait for this.
+    pub(super) fn of(&self, waiting: Waiting) -> Ticks {
+        match waiting {
+            Waiting::Client => self.body,
+            Waiting::Origin => self.first_byte,
+            Waiting::Answer | Waiting::Writing => self.progress,
+        }
+    }
 }
 
 impl From<&Timeouts> for Pace {
     fn from(timeouts: &Timeouts) -> Self {
         Self {
+            body: timeouts.body.into(),
             connect: timeouts.connect.into(),
+            first_byte: timeouts.first_byte.into(),
             head: timeouts.head.into(),
             keep_alive: timeouts.keep_alive.into(),
+            sharing: sharing(timeouts.keep_alive),
             progress: timeouts.progress.into(),
             tunnel: RelayOptions::from(timeouts),
         }

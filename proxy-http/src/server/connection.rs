@@ -7,12 +7,12 @@ use std::task::{Context, Poll};
 
 use bytes::Buf;
 use proxy_core::{End, Gateway, Peer, Status, StopState};
-use proxy_relay::{Deadline, Expired, Transport, lend};
+use proxy_relay::{Deadline, Expired, Ticks, Transport, lend};
 
 use super::Server;
-use super::answer::Request;
 use super::block::Block;
 use super::refuse::Refusal;
+use super::request::Request;
 use super::tunnel::{Early, Ledger, Tunnel};
 use super::upstream::Sticky;
 use super::wire::{has_spoken, poll_read};
@@ -25,7 +25,14 @@ pub(super) enum Outcome<G: Gateway, S> {
 }
 
 /// Serves requests until the connection ends or turns into a tunnel.
-pub(super) async fn converse<G, F, S>(server: &Server<G, F>, client: S, peer: Peer) -> Outcome<G, S>
+///
+/// Not an `async fn`, which would keep room for its arguments beside what they
+/// become.
+pub(super) fn converse<'s, G, F, S>(
+    server: &'s Server<G, F>,
+    client: S,
+    peer: Peer,
+) -> impl Future<Output = Outcome<G, S>> + use<'s, G, F, S>
 where
     G: Gateway,
     G::Upstream: Transport,
@@ -33,31 +40,24 @@ where
     S: Transport,
 {
     let mut connection = Connection::new(server, client, peer);
-    loop {
-        let next = match connection.next_head().await {
-            Ok((block, used)) => Box::pin(connection.answer(block, used)).await,
-            Err(Unread::Ended(end)) => {
-                connection.report_unread(end);
-                if connection.client.socket().is_none() {
-                    Box::pin(connection.hang_up(false)).await;
+    async move {
+        loop {
+            let head = connection.next_head().await;
+            let next = Box::pin(connection.respond(head)).await;
+            match next {
+                Next::Again => {}
+                Next::End(end) => {
+                    connection.unlink();
+                    return Outcome::Ended(end);
                 }
-                Next::End(end)
-            }
-            Err(Unread::Refused(refusal)) => Box::pin(connection.refuse_unread(refusal)).await,
-        };
-        match next {
-            Next::Again => {}
-            Next::End(end) => {
-                connection.unlink();
-                return Outcome::Ended(end);
-            }
-            Next::Tunnel(upstream, ledger, early) => {
-                return Outcome::Tunnel(Tunnel {
-                    client: connection.client,
-                    upstream,
-                    ledger,
-                    early,
-                });
+                Next::Tunnel(upstream, ledger, early) => {
+                    return Outcome::Tunnel(Tunnel {
+                        client: connection.client,
+                        upstream,
+                        ledger,
+                        early,
+                    });
+                }
             }
         }
     }
@@ -85,7 +85,7 @@ where
 pub(super) enum Next<G: Gateway> {
     Again,
     End(End),
-    Tunnel(G::Upstream, Box<Ledger<G>>, Early),
+    Tunnel(G::Upstream, Box<Ledger<G>>, Option<Box<Early>>),
 }
 
 /// The state of a client connection between polls; nothing here is large.
@@ -95,7 +95,12 @@ pub(super) struct Connection<'s, G: Gateway, F, S> {
     pub(super) client: S,
     pub(super) deadline: Deadline,
     pub(super) known: Option<Known<G::Identity>>,
-    pub(super) upstream: Option<Sticky<G::Upstream>>,
+    /// Boxed, since idle clients have none.
+    pub(super) upstream: Option<Box<Sticky<G::Upstream>>>,
+    /// The client is idle and the deadline is that of its origin connection.
+    sharing: bool,
+    /// How many requests have begun.
+    pub(super) requests: u32,
     /// Holds bytes of the next request, if some are here already.
     pub(super) block: Option<Box<Block>>,
 }
@@ -116,8 +121,17 @@ impl<'s, G: Gateway, F, S> Connection<'s, G, F, S> {
             deadline: Deadline::new(server.config.stop.clone()),
             known: None,
             upstream: None,
+            sharing: false,
+            requests: 0,
             block: None,
         }
+    }
+
+    /// Whether no request is wanted behind the one at hand.
+    pub(super) fn is_last(&self) -> bool {
+        let most = self.server.config.requests;
+        most.is_some_and(|most| self.requests >= most)
+            || self.deadline.stop_state() != StopState::Running
     }
 }
 
@@ -136,15 +150,25 @@ where
 {
     /// Waits for the next complete request head; says how long it is.
     async fn next_head(&mut self) -> Result<(Box<Block>, usize), Unread> {
-        self.deadline.set(match self.block {
-            Some(_) => self.server.config.pace.head,
-            None => self.server.config.pace.keep_alive,
+        if self.requests == 1 && self.block.is_none() && self.is_sharing() {
+            // Many clients never send a second request.
+            self.unlink();
+        }
+        let pace = &self.server.config.pace;
+        let shareable = self.is_sharing();
+        self.sharing = pace.sharing.is_some() && shareable;
+        self.deadline.set(match (&self.block, pace.sharing) {
+            (Some(_), _) => pace.head,
+            (None, Some((first, _))) if shareable => first,
+            (None, _) => pace.keep_alive,
         });
         poll_fn(|cx| self.poll_head(cx)).await
     }
 
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<(Box<Block>, usize), Unread>> {
-        if let Poll::Ready(expired) = self.deadline.poll(cx) {
+        if let Poll::Ready(expired) = self.deadline.poll(cx)
+            && !self.shares(expired)
+        {
             return Poll::Ready(Err(self.unread(expired)));
         }
         if self.block.is_none() && self.deadline.stop_state() == StopState::Draining {
@@ -197,11 +221,45 @@ where
         })
     }
 
+    /// Whether others could use the origin connection.
+    fn is_sharing(&self) -> bool {
+        self.upstream.as_ref().is_some_and(|own| !own.pinned)
+    }
+
+    /// Gives the origin connection of a client that has been idle for a while to
+    /// others, and waits on; says whether that was due.
+    fn shares(&mut self, expired: Expired) -> bool {
+        let due = self.sharing && self.block.is_none() && expired == Expired::Elapsed;
+        if due {
+            self.sharing = false;
+            self.unlink();
+            let (_, rest) = self.server.config.pace.sharing.unzip();
+            self.deadline.set(rest.unwrap_or(Ticks::NEVER));
+        }
+        due
+    }
+
     fn unread(&self, expired: Expired) -> Unread {
         match expired {
             Expired::Stopped(end) => Unread::Ended(end),
             Expired::Elapsed if self.block.is_some() => Unread::Refused(Refusal::too_slow()),
             Expired::Elapsed => Unread::Ended(End::Idle),
+        }
+    }
+
+    /// Deals with what the client sent, or did not. To be boxed, as idle
+    /// connections need nothing of it.
+    async fn respond(&mut self, head: Result<(Box<Block>, usize), Unread>) -> Next<G> {
+        match head {
+            Ok((block, used)) => self.answer(block, used).await,
+            Err(Unread::Ended(end)) => {
+                self.report_unread(end);
+                if self.client.socket().is_none() {
+                    Box::pin(self.hang_up(false)).await;
+                }
+                Next::End(end)
+            }
+            Err(Unread::Refused(refusal)) => Box::pin(self.refuse_unread(refusal)).await,
         }
     }
 

@@ -7,8 +7,9 @@ use proxy_core::{HeadLimits, Status};
 use proxy_relay::{Buffers, Pump, PumpError, Transport, lend};
 
 use super::exchange::{Fault, Parts, Verdict, pumped};
+use super::view::View;
 use super::wire::{Outbox, poll_read};
-use crate::filter::{Direction, Filter, Flow};
+use crate::filter::{Answer, Chunk, Direction, Filter, Flow};
 use crate::{
     BodyFramer, EditScript, Extent, Framing, HeadEdit, Persist, ResponseHead, ResponseParser,
     ToClient, Version,
@@ -25,6 +26,8 @@ pub(super) struct Download {
     pub(super) unwelcome: bool,
     /// The origin connection can carry another request.
     pub(super) reusable: bool,
+    /// The origin connection is for one person from now on.
+    pub(super) binding: bool,
     /// Bytes the origin sent behind its 101.
     pub(super) surplus: BytesMut,
     outbox: Outbox,
@@ -39,8 +42,9 @@ pub(super) struct Download {
     pump: Option<Pump>,
     phase: Phase,
     interims: u8,
-    inspect: bool,
-    unchunk: bool,
+    /// How the client is told where the body ends.
+    sent: Framing,
+    view: View,
     /// A byte of the origin has arrived.
     touched: bool,
     /// A byte of the final answer may have left.
@@ -68,6 +72,7 @@ impl Download {
             closing: false,
             unwelcome: false,
             reusable: false,
+            binding: false,
             surplus: BytesMut::new(),
             outbox: Outbox::default(),
             pumped: 0,
@@ -79,8 +84,8 @@ impl Download {
             pump: None,
             phase: Phase::Head,
             interims: 0,
-            inspect: false,
-            unchunk: false,
+            sent: Framing::None,
+            view: View::Pass,
             touched: false,
             begun: false,
         }
@@ -121,15 +126,19 @@ impl Download {
         self.outbox.sent() + self.pumped
     }
 
-    /// The final answer was delivered in full.
-    pub(super) fn is_complete(&self) -> bool {
-        self.phase == Phase::Complete && !self.is_blocked()
-    }
-
     /// A byte of the final answer may have left for the client, or half of an
     /// interim one: no other answer can follow.
     pub(super) fn has_begun(&self) -> bool {
         self.begun || self.is_blocked()
+    }
+
+    /// Some of the final answer is here, and some of it is not.
+    pub(super) fn is_under_way(&self) -> bool {
+        match self.phase {
+            Phase::Head => !self.partial.is_empty(),
+            Phase::Body => true,
+            Phase::Complete | Phase::Upgraded => false,
+        }
     }
 
     /// The origin has not sent a single byte.
@@ -145,7 +154,18 @@ impl Download {
     /// The end of the answer can only be told by the end of the connection, so
     /// that cutting it needs a reset.
     pub(super) fn ends_with_connection(&self) -> bool {
-        self.framing == Framing::UntilClose || self.unchunk
+        self.sent == Framing::UntilClose
+    }
+
+    /// A filter put something else in the place of the answer, which was here in
+    /// full: the origin connection can carry another request.
+    pub(super) fn is_dropped(&self) -> bool {
+        self.phase == Phase::Head && self.reusable
+    }
+
+    /// The answer that a filter gave instead of the origin's.
+    pub(super) fn take_answer(&mut self) -> Option<Box<Answer>> {
+        self.view.take_answer()
     }
 
     fn advance<S, U, F, Se>(
@@ -261,7 +281,7 @@ impl Download {
     ) -> Result<(), Fault> {
         let upgrade = head.status() == 101;
         if upgrade {
-            if parts.head.upgrade().is_none() {
+            if !parts.head.passes_upgrade() || head.switches_http() {
                 return Err(Fault::Interim);
             }
             self.status = 101;
@@ -282,6 +302,9 @@ impl Download {
             persist: Persist::Default,
             upgrade,
         });
+        if let Some(via) = parts.config.via_towards(false) {
+            edit.show_via(via);
+        }
         if edit.is_unchanged() {
             return self.send(cx, parts, own, &[]);
         }
@@ -306,16 +329,21 @@ impl Download {
         S: Transport,
         F: Filter<Se>,
     {
+        let rest = &bytes[used..];
         self.decide(parts, head);
-        self.encode_head(parts, head, out)?;
+        if let Err(fault) = self.encode_head(parts, head, out) {
+            let body = self.framer.advance(rest);
+            self.reusable &= body.is_ok_and(|body| body.end && body.len == rest.len());
+            return Err(fault);
+        }
         self.phase = Phase::Body;
-        if self.unchunk {
+        if self.is_reframed() {
             if out.is_empty() {
                 out.extend_from_slice(&bytes[..used]);
             }
-            return self.send_unchunked(cx, parts, &bytes[used..], out);
+            return self.send_reframed(cx, parts, rest, out);
         }
-        let extent = self.take(&bytes[used..], parts)?;
+        let extent = self.take(rest, parts)?;
         let end = used + extent.len;
         // Bytes behind the answer are nobody's (RFC 9112 section 9.3).
         self.reusable &= end == bytes.len();
@@ -339,19 +367,33 @@ impl Download {
         head: &ResponseHead<'_, '_>,
         out: &mut BytesMut,
     ) -> Result<(), Fault> {
-        let persist = self.persist(parts);
         let mut edit = HeadEdit::response(&mut self.script, head);
         edit.to_client(ToClient {
-            persist,
+            persist: persist(self.closing, parts.head.version()),
             upgrade: false,
         });
         if parts.head.version() == Version::Http10 && head.get("transfer-encoding").is_some() {
             // RFC 9112 section 6.1: none for HTTP/1.0, not even in answer to HEAD.
             edit.reframe(Framing::UntilClose);
         }
-        match parts.filter.response(parts.session, &mut edit) {
-            Flow::Reject(status) => return Err(Fault::Rejected(Direction::Response, status)),
-            flow => self.inspect = flow == Flow::Inspect,
+        if let Some(via) = parts.config.via_towards(false) {
+            edit.show_via(via);
+        }
+        let flow = parts.filter.response(parts.session, &mut edit);
+        let rewrite = flow == Flow::Rewrite;
+        self.view.begin(flow, Direction::Response, self.framing)?;
+        if rewrite {
+            let client = parts.head;
+            self.sent = rewritten(self.framing, client.version());
+            let ends = self.sent == Framing::UntilClose;
+            self.closing = self.unwelcome || !client.keep_alive() || ends;
+            edit.to_client(ToClient {
+                persist: persist(self.closing, client.version()),
+                upgrade: false,
+            });
+            if self.sent != self.framing || self.sent == Framing::None {
+                edit.reframe(self.sent);
+            }
         }
         if !edit.is_unchanged() {
             edit.encode(out);
@@ -364,18 +406,14 @@ impl Download {
         self.status = head.status();
         self.framing = head.framing(parts.head.kind());
         self.framer = BodyFramer::new(self.framing);
-        // RFC 9112 section 6.1: no chunks for a client of HTTP/1.0.
-        self.unchunk = self.framing == Framing::Chunked && parts.head.version() == Version::Http10;
+        self.sent = match (self.framing, parts.head.version()) {
+            // RFC 9112 section 6.1: no chunks for a client of HTTP/1.0.
+            (Framing::Chunked, Version::Http10) => Framing::UntilClose,
+            (framing, _) => framing,
+        };
         self.closing = self.unwelcome || !parts.head.keep_alive() || self.ends_with_connection();
+        self.binding = head.binds_connection();
         self.reusable = head.keep_alive() && self.framing != Framing::UntilClose;
-    }
-
-    fn persist<S, U, F, Se>(&self, parts: &Parts<'_, S, U, F, Se>) -> Persist {
-        match (self.closing, parts.head.version()) {
-            (true, _) => Persist::Close,
-            (false, Version::Http10) => Persist::KeepAlive,
-            (false, Version::Http11) => Persist::Default,
-        }
     }
 
     fn poll_pump<S: Transport, U: Transport, F, Se>(
@@ -414,14 +452,14 @@ impl Download {
             let n = match poll_read(parts.origin, cx, read) {
                 Poll::Pending => return Ok(Poll::Pending),
                 Poll::Ready(Ok(0)) if self.framing == Framing::UntilClose => {
-                    self.phase = Phase::Complete;
+                    self.close(cx, parts, write)?;
                     return Ok(Poll::Ready(()));
                 }
                 Poll::Ready(Ok(0) | Err(_)) => return Err(Fault::Truncated),
                 Poll::Ready(Ok(n)) => n,
             };
-            if self.unchunk {
-                self.send_unchunked(cx, parts, &read[..n], write)?;
+            if self.is_reframed() {
+                self.send_reframed(cx, parts, &read[..n], write)?;
             } else {
                 let extent = self.take(&read[..n], parts)?;
                 self.reusable &= extent.len == n;
@@ -431,29 +469,43 @@ impl Download {
         })
     }
 
-    /// Sends `out` and the content of `bytes` without its chunks.
-    fn send_unchunked<S: Transport, U, F: Filter<Se>, Se>(
+    /// Sends `out` and the content of `bytes` in the framing that the client gets.
+    fn send_reframed<S: Transport, U, F: Filter<Se>, Se>(
         &mut self,
         cx: &mut Context<'_>,
         parts: &mut Parts<'_, S, U, F, Se>,
-        mut bytes: &[u8],
+        bytes: &[u8],
         out: &mut BytesMut,
     ) -> Result<(), Fault> {
-        while !bytes.is_empty() && self.phase == Phase::Body {
-            let piece = self.framer.payload(bytes).map_err(Fault::BadAnswer)?;
-            let content = &bytes[piece.range];
-            bytes = &bytes[piece.used..];
-            out.extend_from_slice(content);
-            if piece.end {
-                self.phase = Phase::Complete;
-            }
-            if self.inspect {
-                self.inspect = parts.inspect(Direction::Response, content, piece.end)?;
-            }
+        let way = (Direction::Response, self.sent == Framing::Chunked);
+        let ask = |chunk: &mut Chunk<'_>| parts.filter.body(parts.session, way.0, chunk);
+        let view = &mut self.view;
+        let extent = view.reframe(&mut self.framer, way, bytes, out, ask)?;
+        if extent.end {
+            self.phase = Phase::Complete;
         }
-        self.reusable &= bytes.is_empty();
+        self.reusable &= extent.len == bytes.len();
         self.begun = true;
         self.send(cx, parts, out, &[])
+    }
+
+    /// The origin has closed its connection, and with it the body.
+    fn close<S: Transport, U, F: Filter<Se>, Se>(
+        &mut self,
+        cx: &mut Context<'_>,
+        parts: &mut Parts<'_, S, U, F, Se>,
+        out: &mut BytesMut,
+    ) -> Result<(), Fault> {
+        self.phase = Phase::Complete;
+        let way = (Direction::Response, self.sent == Framing::Chunked);
+        let ask = |chunk: &mut Chunk<'_>| parts.filter.body(parts.session, way.0, chunk);
+        self.view.close(way, out, ask)?;
+        self.send(cx, parts, out, &[])
+    }
+
+    /// The body is not sent in the framing it came in, or may be another one.
+    fn is_reframed(&self) -> bool {
+        self.view.is_rewrite() || self.sent != self.framing
     }
 
     /// Finds out how much of `bytes` belongs to the body and how to go on.
@@ -462,14 +514,16 @@ impl Download {
         bytes: &[u8],
         parts: &mut Parts<'_, S, U, F, Se>,
     ) -> Result<Extent, Fault> {
-        let extent = self.framer.advance(bytes).map_err(Fault::BadAnswer)?;
+        let (framer, way) = (&mut self.framer, Direction::Response);
+        let extent = match self.view.is_pass() {
+            true => framer.advance(bytes).map_err(Fault::BadAnswer)?,
+            false => self.view.inspect(framer, way, bytes, |chunk| {
+                parts.filter.body(parts.session, way, chunk)
+            })?,
+        };
         if extent.end {
             self.phase = Phase::Complete;
-        }
-        if self.inspect {
-            self.inspect = parts.inspect(Direction::Response, &bytes[..extent.len], extent.end)?;
-        }
-        if !extent.end && !self.inspect && pumped(self.framing, extent.opaque) {
+        } else if self.view.is_pass() && pumped(self.framing, extent.opaque) {
             self.pump = Some(match self.framing {
                 Framing::UntilClose => Pump::new(),
                 _ => Pump::exactly(extent.opaque),
@@ -488,6 +542,24 @@ impl Download {
         self.outbox
             .send(parts.client, cx, head, body)
             .map_err(|_| Fault::ClientReset)
+    }
+}
+
+/// What the client is told of its connection.
+fn persist(closing: bool, version: Version) -> Persist {
+    match (closing, version) {
+        (true, _) => Persist::Close,
+        (false, Version::Http10) => Persist::KeepAlive,
+        (false, Version::Http11) => Persist::Default,
+    }
+}
+
+/// How a body is sent whose new length is unknown.
+fn rewritten(framing: Framing, version: Version) -> Framing {
+    match (framing, version) {
+        (Framing::None, _) => Framing::None,
+        (_, Version::Http10) => Framing::UntilClose,
+        (_, Version::Http11) => Framing::Chunked,
     }
 }
 

@@ -4,12 +4,13 @@ use std::task::{Context, Poll};
 
 use bytes::BytesMut;
 use proxy_core::{End, HeadLimits, HttpParent, StopState};
-use proxy_relay::{Deadline, Expired, Ticks, Transport};
+use proxy_relay::{Deadline, Expired, Transport};
 
+use super::config::Config;
 use super::download::Download;
 use super::upload::Upload;
 use super::wire::poll_read;
-use crate::filter::{Chunk, Direction, Filter, Flow};
+use crate::filter::{Answer, Direction, Filter};
 use crate::{BodyError, Framing, HeadError, RequestHead};
 
 /// The state of both directions.
@@ -24,6 +25,8 @@ pub(super) struct Exchange {
     pub(super) ahead: BytesMut,
     /// The client sent its FIN.
     pub(super) client_finished: bool,
+    /// What the deadline was last set for.
+    waiting: Waiting,
 }
 
 /// What an exchange works on.
@@ -32,30 +35,14 @@ pub(super) struct Parts<'x, S, U, F, Se> {
     pub(super) origin: &'x mut U,
     /// The HTTP proxy that the origin is reached through.
     pub(super) parent: Option<&'x HttpParent>,
-    /// The `Via` that parents are shown.
-    pub(super) via: Option<&'x str>,
+    pub(super) config: &'x Config,
     pub(super) filter: &'x F,
     pub(super) session: &'x mut Se,
     pub(super) head: &'x RequestHead<'x, 'x>,
     /// Bytes that came in one piece with the head.
     pub(super) early: &'x [u8],
-    pub(super) progress: Ticks,
-}
-
-impl<S, U, F: Filter<Se>, Se> Parts<'_, S, U, F, Se> {
-    /// Shows a piece of a body to the filter; says whether it wants to see more.
-    pub(super) fn inspect(
-        &mut self,
-        direction: Direction,
-        bytes: &[u8],
-        last: bool,
-    ) -> Result<bool, Fault> {
-        let mut chunk = Chunk::new(bytes, last);
-        match self.filter.body(self.session, direction, &mut chunk) {
-            Flow::Reject(status) => Err(Fault::Rejected(direction, status)),
-            flow => Ok(flow == Flow::Inspect),
-        }
-    }
+    /// The client connection takes no further request.
+    pub(super) last: bool,
 }
 
 /// How an exchange came out.
@@ -73,6 +60,9 @@ pub(super) enum Verdict {
 /// Why an exchange failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
+    /// A filter gave an answer of its own, with this status; it is kept in
+    /// [`Exchange::take_answer`].
+    Answered(u16),
     /// The request body broke the protocol.
     BadBody(BodyError),
     /// The response body broke the protocol.
@@ -94,18 +84,23 @@ pub(super) enum Fault {
     Rejected(Direction, u16),
     /// Stopped from outside.
     Stopped(End),
+    /// The request body is longer than allowed.
+    TooLarge,
     /// Nothing moved for too long.
     TimedOut(Waiting),
     /// The origin broke off its answer.
     Truncated,
 }
 
-/// Whom an exchange waited for when its time was over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What an exchange waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Waiting {
+    /// The origin, to go on with its answer.
+    Answer,
     /// The client, to send.
     Client,
     /// The origin, to answer.
+    #[default]
     Origin,
     /// A peer, to take bytes.
     Writing,
@@ -119,6 +114,7 @@ impl Exchange {
             down: Download::new(limits),
             ahead: BytesMut::new(),
             client_finished: false,
+            waiting: Waiting::default(),
         }
     }
 
@@ -133,18 +129,23 @@ impl Exchange {
         self.client_finished = false;
     }
 
-    /// Sends the request head, together with the body bytes already here.
+    /// Sends the request, which was prepared, as far as it is here. The deadline is
+    /// set for an answer then.
     pub(super) fn begin<S, U, F, Se>(
         &mut self,
         cx: &mut Context<'_>,
         parts: &mut Parts<'_, S, U, F, Se>,
-    ) -> Result<(), Fault>
-    where
+    ) where
         U: Transport,
-        F: Filter<Se>,
     {
         self.down.clear();
-        self.up.begin(cx, parts)
+        self.waiting = Waiting::default();
+        self.up.begin(cx, parts);
+    }
+
+    /// The answer that a filter gave.
+    pub(super) fn take_answer(&mut self) -> Option<Box<Answer>> {
+        self.up.take_answer().or_else(|| self.down.take_answer())
     }
 
     /// Whether the request can be sent again on another connection: nothing of
@@ -188,18 +189,22 @@ impl Exchange {
         F: Filter<Se>,
     {
         if let Poll::Ready(expired) = deadline.poll(cx) {
-            return Err(self.expired(expired));
+            return Err(match expired {
+                Expired::Stopped(end) => Fault::Stopped(end),
+                Expired::Elapsed => Fault::TimedOut(self.waiting),
+            });
         }
         let mut moved = self.up.poll(cx, parts, &mut self.ahead)?;
-        let draining = !matches!(deadline.stop_state(), StopState::Running);
+        let last = parts.last || deadline.stop_state() != StopState::Running;
         let waiting = self.waiting(parts.early);
         // A client that is still sending may be cut off in what it sends next.
-        self.down.unwelcome =
-            draining || !self.up.is_done() || (self.client_finished && waiting == 0);
+        self.down.unwelcome = last || !self.up.is_done() || (self.client_finished && waiting == 0);
         let (active, ended) = self.down.poll(cx, parts)?;
         moved |= active;
-        if moved {
-            deadline.set(parts.progress);
+        let awaited = self.awaited(parts.head);
+        if moved || awaited != self.waiting {
+            self.waiting = awaited;
+            deadline.set(parts.config.pace.of(awaited));
         }
         // An origin that answers before it has taken all of the request would take what
         // follows for the rest of it.
@@ -213,10 +218,11 @@ impl Exchange {
             }
             Poll::Ready(_) | Poll::Pending => {}
         }
-        if self.up.is_done() {
-            self.poll_ahead(cx, parts)?;
-        } else if self.up.is_blocked() && deadline.recheck() && parts.client.is_reset() {
-            // Nothing is read from it while the origin takes nothing.
+        let unheard = match self.up.is_done() {
+            true => self.poll_ahead(cx, parts)?,
+            false => self.up.is_blocked(),
+        };
+        if unheard && deadline.recheck() && parts.client.is_reset() {
             return Err(Fault::ClientReset);
         }
         Ok(Poll::Pending)
@@ -230,11 +236,12 @@ impl Exchange {
     /// Keeps an eye on a client whose request is complete: a reset ends the
     /// work at once, a FIN does not (it only means that no further request
     /// follows, RFC 9112 section 9.6), further bytes are kept, up to a bound.
+    /// Says whether nothing is read from it any more, which would tell a reset.
     fn poll_ahead<S: Transport, U, F, Se>(
         &mut self,
         cx: &mut Context<'_>,
         parts: &mut Parts<'_, S, U, F, Se>,
-    ) -> Result<(), Fault> {
+    ) -> Result<bool, Fault> {
         while !self.client_finished && self.waiting(parts.early) < AHEAD {
             let ahead = &mut self.ahead;
             let read = proxy_relay::lend(|buffers| {
@@ -246,27 +253,26 @@ impl Exchange {
                 read
             });
             match read {
-                Poll::Pending => break,
+                Poll::Pending => return Ok(false),
                 Poll::Ready(Ok(0)) => self.client_finished = true,
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(_)) => return Err(Fault::ClientReset),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn expired(&self, expired: Expired) -> Fault {
-        match expired {
-            Expired::Stopped(end) => Fault::Stopped(end),
-            Expired::Elapsed if self.down.is_blocked() || self.up.is_blocked() => {
-                Fault::TimedOut(Waiting::Writing)
-            }
-            Expired::Elapsed
-                if !self.up.is_done() && (!self.down.has_begun() || self.down.is_complete()) =>
-            {
-                Fault::TimedOut(Waiting::Client)
-            }
-            Expired::Elapsed => Fault::TimedOut(Waiting::Origin),
+    /// What has to happen next.
+    fn awaited(&self, head: &RequestHead<'_, '_>) -> Waiting {
+        let (up, down) = (&self.up, &self.down);
+        if down.is_blocked() || up.is_blocked() {
+            Waiting::Writing
+        } else if down.is_under_way() {
+            Waiting::Answer
+        } else if up.is_over() || (down.is_untouched() && up.is_withheld(head)) {
+            Waiting::Origin
+        } else {
+            Waiting::Client
         }
     }
 }
@@ -275,6 +281,7 @@ impl Fault {
     /// The status for the client if nothing of an answer has left yet.
     pub(super) fn status(self) -> Option<u16> {
         match self {
+            Self::Answered(status) => Some(status),
             Self::BadBody(_) | Self::ClientTruncated => Some(400),
             Self::BadAnswer(_)
             | Self::BadHead(_)
@@ -286,8 +293,9 @@ impl Fault {
             Self::Rejected(Direction::Request, status) => Some(refusal(status, 403)),
             Self::Rejected(Direction::Response, status) => Some(refusal(status, 502)),
             Self::Stopped(_) => Some(503),
+            Self::TooLarge => Some(413),
             Self::TimedOut(Waiting::Client) => Some(408),
-            Self::TimedOut(Waiting::Origin | Waiting::Writing) => Some(504),
+            Self::TimedOut(Waiting::Answer | Waiting::Origin | Waiting::Writing) => Some(504),
         }
     }
 
@@ -299,12 +307,24 @@ impl Fault {
             Self::ClientReset | Self::ClientTruncated => End::ClientReset,
             Self::OriginGone => End::OriginReset,
             Self::ParentLogin => End::ConnectFailed,
-            Self::Rejected(..) => End::Forbidden,
+            Self::Answered(_) | Self::Rejected(..) => End::Forbidden,
             Self::Stopped(end) => end,
+            Self::TooLarge => End::Limit,
             Self::TimedOut(Waiting::Client) => End::ClientTimeout,
-            Self::TimedOut(Waiting::Origin) => End::OriginTimeout,
+            Self::TimedOut(Waiting::Answer | Waiting::Origin) => End::OriginTimeout,
             Self::TimedOut(Waiting::Writing) => End::WriteStalled,
             Self::Truncated => End::Truncated,
+        }
+    }
+
+    /// The word for what was wrong with a message.
+    pub(super) fn word(self) -> Option<&'static str> {
+        match self {
+            Self::BadBody(error) | Self::BadAnswer(error) => Some(error.word()),
+            Self::BadHead(error) => Some(error.word()),
+            Self::Interim => Some("interim-answer"),
+            Self::TooLarge => Some(TOO_LARGE),
+            _ => None,
         }
     }
 }
@@ -320,6 +340,9 @@ fn refusal(status: u16, otherwise: u16) -> u16 {
         _ => otherwise,
     }
 }
+
+/// The word for a body beyond the limit.
+pub(super) const TOO_LARGE: &str = "body-too-large";
 
 /// The longest stretch of following requests taken in before their turn.
 const AHEAD: usize = 16 * 1024;

@@ -7,14 +7,16 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use proxy_core::{Ask, ConnectError, ConnectErrorKind, Denial, End, Gateway, Report, StopState};
+use proxy_core::{ConnectError, ConnectErrorKind, Denial, End, Gateway, Report};
 use proxy_relay::{Expired, Transport, lend};
 
-use super::answer::Request;
 use super::config::Config;
 use super::connection::{Connection, Next};
-use super::exchange::{Exchange, Fault, Waiting};
+use super::exchange::{Exchange, Fault, TOO_LARGE, Waiting};
+use super::own::Own;
+use super::request::{Asked, Request, glimpse};
 use super::wire::{Outbox, poll_read, watch};
+use crate::accept::prefers_html;
 use crate::filter::{Direction, Filter};
 use crate::{BodyFramer, Framing, HeadError, Persist, Reply, RequestHead, RequestKind, Version};
 
@@ -22,9 +24,13 @@ use crate::{BodyFramer, Framing, HeadError, Persist, Reply, RequestHead, Request
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refusal {
     reply: Reply<'static>,
+    /// In place of the reply.
+    own: Option<Own>,
     end: End,
     /// Why the target was not reached, if it was not.
     error: Option<ConnectError>,
+    /// What was wrong with a message, in a word.
+    fault: Option<&'static str>,
     /// Where the next request would begin is known.
     framed: bool,
 }
@@ -50,8 +56,13 @@ impl Refusal {
         };
         Self {
             reply: failed(fault, status),
-            end: fault.end(),
+            own: None,
+            end: match fault {
+                Fault::Answered(_) => End::Completed,
+                fault => fault.end(),
+            },
             error,
+            fault: fault.word(),
             framed: !matches!(fault, Fault::BadBody(_) | Fault::ClientTruncated),
         }
     }
@@ -59,7 +70,42 @@ impl Refusal {
     /// The answer to what is no request at all.
     pub(super) fn bad_request() -> Self {
         let reply = bad_request(400).cause("not an HTTP request");
-        Self::unframed(reply, End::BadRequest)
+        Self {
+            fault: Some("not-http"),
+            ..Self::unframed(reply, End::BadRequest)
+        }
+    }
+
+    /// The answer to a request with a longer body than is allowed.
+    pub(super) fn too_large() -> Self {
+        Self {
+            fault: Some(TOO_LARGE),
+            ..Self::framed(too_large(), End::Limit)
+        }
+    }
+
+    /// The answer to a request that ends at this proxy.
+    pub(super) fn own(head: &RequestHead<'_, '_>) -> Self {
+        Self {
+            own: Some(Own::to(head)),
+            ..Self::framed(Reply::new(200), End::Completed)
+        }
+    }
+
+    /// Whether it is no refusal but an answer for those who may ask.
+    pub(super) fn is_own(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// The answer when what the gateway connected is in clear and should not be,
+    /// or the other way round.
+    pub(super) fn unfit() -> Self {
+        let error = ConnectError::origin(ConnectErrorKind::Tls);
+        let cause = "there is no connection of the kind that the URL asks for";
+        Self {
+            reply: Reply::connect_failed(error).cause(cause),
+            ..error.into()
+        }
     }
 
     /// The reason for logs.
@@ -70,8 +116,10 @@ impl Refusal {
     fn framed(reply: Reply<'static>, end: End) -> Self {
         Self {
             reply,
+            own: None,
             end,
             error: None,
+            fault: None,
             framed: true,
         }
     }
@@ -79,17 +127,29 @@ impl Refusal {
     fn unframed(reply: Reply<'static>, end: End) -> Self {
         Self {
             reply,
+            own: None,
             end,
             error: None,
+            fault: None,
             framed: false,
         }
     }
 
-    fn encode(&self, config: &Config, persist: Persist, kind: RequestKind, out: &mut BytesMut) {
+    fn encode(
+        &self,
+        config: &Config,
+        persist: Persist,
+        head: Option<&RequestHead<'_, '_>>,
+        out: &mut BytesMut,
+    ) {
+        if let (Some(own), Some(head)) = (self.own, head) {
+            return own.encode(head, persist, out);
+        }
         let mut reply = self
             .reply
             .persist(persist)
-            .head_only(kind == RequestKind::Head);
+            .head_only(head.is_some_and(|head| head.kind() == RequestKind::Head))
+            .html(head.is_some_and(prefers_html));
         if let Some(name) = &config.name {
             reply = reply.proxy(name);
         }
@@ -102,7 +162,10 @@ impl Refusal {
 
 impl From<HeadError> for Refusal {
     fn from(error: HeadError) -> Self {
-        Self::unframed(Reply::bad_request(error), End::BadRequest)
+        Self {
+            fault: Some(error.word()),
+            ..Self::unframed(Reply::bad_request(error), End::BadRequest)
+        }
     }
 }
 
@@ -157,7 +220,7 @@ where
         &mut self,
         request: &Request<'_>,
         exchange: &mut Exchange,
-        ask: Option<&Ask<'_>>,
+        asked: Asked<'_>,
         session: Option<G::Session>,
         refusal: Refusal,
     ) -> Next<G> {
@@ -171,17 +234,21 @@ where
             (Some(_), Version::Http10) => Persist::KeepAlive,
             (Some(_), Version::Http11) => Persist::Default,
         };
-        refusal.encode(&self.server.config, persist, request.head.kind(), &mut out);
+        let head = request.head;
+        match exchange.take_answer() {
+            Some(answer) => answer.encode(persist, head.kind() == RequestKind::Head, &mut out),
+            None => refusal.encode(&self.server.config, persist, Some(head), &mut out),
+        }
         let said = self.say(&out).await;
 
         let mut report = Report::new(&self.peer, said.err().unwrap_or(refusal.end));
-        report.operation = ask.map(|ask| ask.operation);
-        report.target = ask.map(|ask| ask.target);
+        asked.tell(&mut report);
         report.status = Some(refusal.reply.status());
         report.up = exchange.up.bytes();
         report.down = out.len() as u64;
         report.duration = request.started.elapsed();
         report.error = refusal.error;
+        report.fault = refusal.fault;
         let who = self.known.as_ref().map(|known| &known.identity);
         self.server.gateway.finished(who, session, &report);
 
@@ -201,16 +268,12 @@ where
     /// Answers what could not be read as a request.
     pub(super) async fn refuse_unread(&mut self, refusal: Refusal) -> Next<G> {
         let mut out = BytesMut::new();
-        refusal.encode(
-            &self.server.config,
-            Persist::Close,
-            RequestKind::Other,
-            &mut out,
-        );
+        refusal.encode(&self.server.config, Persist::Close, None, &mut out);
         let said = self.say(&out).await;
         let mut report = Report::new(&self.peer, refusal.end);
         report.status = Some(refusal.reply.status());
         report.down = out.len() as u64;
+        report.fault = refusal.fault;
         self.finish_unread(report);
         if said.is_ok() {
             self.hang_up(true).await;
@@ -227,9 +290,16 @@ where
 
     /// Nobody is named: whoever sent it has not shown who they are.
     fn finish_unread(&self, mut report: Report<'_>) {
-        let started = self.block.as_ref().map(|block| block.started);
-        report.duration = started.map_or(Duration::ZERO, |started| started.elapsed());
-        self.server.gateway.finished(None, None, &report);
+        let Some(block) = &self.block else {
+            self.server.gateway.finished(None, None, &report);
+            return;
+        };
+        report.duration = block.started.elapsed();
+        glimpse(&block.input, |asked| {
+            let mut report = report;
+            asked.tell(&mut report);
+            self.server.gateway.finished(None, None, &report);
+        });
     }
 
     /// Writes `bytes` to the client, all of them.
@@ -284,7 +354,7 @@ where
         if rest == 0 {
             return Ok(());
         }
-        self.deadline.set(self.server.config.pace.progress);
+        self.deadline.set(self.server.config.pace.body);
         let client = &mut self.client;
         let reading = poll_fn(|cx| poll_discard(client, cx, &mut rest));
         match watch(&mut self.deadline, reading).await {
@@ -296,13 +366,15 @@ where
     }
 
     fn wants_more(&self, head: &RequestHead<'_, '_>) -> bool {
-        head.keep_alive() && self.deadline.stop_state() == StopState::Running
+        head.keep_alive() && !self.is_last()
     }
 }
 
 /// The answer to a failed exchange.
 fn failed(fault: Fault, status: u16) -> Reply<'static> {
     match fault {
+        // The filter's own answer is sent.
+        Fault::Answered(_) => Reply::new(status),
         Fault::BadAnswer(_) | Fault::BadHead(_) | Fault::Interim => Reply::bad_response(),
         Fault::BadBody(_) => bad_request(status).cause("the request body broke the protocol"),
         Fault::ClientReset | Fault::ClientTruncated => {
@@ -315,10 +387,11 @@ fn failed(fault: Fault, status: u16) -> Reply<'static> {
         Fault::Rejected(Direction::Request, _) => Reply::new(status).error("http_request_denied"),
         Fault::Rejected(Direction::Response, _) => Reply::new(status),
         Fault::Stopped(_) => stopping(),
+        Fault::TooLarge => too_large(),
         Fault::TimedOut(Waiting::Client) => {
             bad_request(status).cause("the request took too long to arrive")
         }
-        Fault::TimedOut(Waiting::Origin) => Reply::new(status)
+        Fault::TimedOut(Waiting::Answer | Waiting::Origin) => Reply::new(status)
             .error("http_response_timeout")
             .cause("no answer came in time"),
         Fault::TimedOut(Waiting::Writing) => Reply::new(status)
@@ -334,6 +407,10 @@ fn bad_request(status: u16) -> Reply<'static> {
     Reply::new(status).error("http_request_error")
 }
 
+fn too_large() -> Reply<'static> {
+    bad_request(413).cause("the body is longer than this proxy allows")
+}
+
 fn stopping() -> Reply<'static> {
     Reply::denied(Denial::Busy).cause("the proxy ends this connection")
 }
@@ -345,7 +422,8 @@ fn unread_body(request: &Request<'_>, exchange: &mut Exchange) -> Option<u64> {
         return Some(0);
     }
     // Of a body that was sent in part nobody knows how much is still to come.
-    if exchange.up.bytes() > 0 || request.head.expects_continue() {
+    let begun = exchange.up.bytes() > 0 || exchange.up.consumed;
+    if begun || request.head.expects_continue() {
         return None;
     }
     if request.head.kind() == RequestKind::Connect {

@@ -13,7 +13,8 @@ pub(super) struct Tunnel<G: Gateway, S> {
     pub(super) upstream: G::Upstream,
     /// Boxed: a relay needs none of it before it ends.
     pub(super) ledger: Box<Ledger<G>>,
-    pub(super) early: Early,
+    /// Boxed, since most tunnels have none and none has it for long.
+    pub(super) early: Option<Box<Early>>,
 }
 
 /// Bytes from either side that were read before the relay begins.
@@ -21,6 +22,14 @@ pub(super) struct Tunnel<G: Gateway, S> {
 pub(super) struct Early {
     pub(super) from_client: BytesMut,
     pub(super) from_upstream: BytesMut,
+}
+
+impl Early {
+    /// `None` if there are no such bytes.
+    pub(super) fn boxed(self) -> Option<Box<Self>> {
+        let none = self.from_client.is_empty() && self.from_upstream.is_empty();
+        (!none).then(|| Box::new(self))
+    }
 }
 
 /// What the report on a tunnel is made of.
@@ -38,6 +47,8 @@ pub(super) struct Ledger<G: Gateway> {
 pub(super) struct Upgrade {
     pub(super) method: Box<str>,
     pub(super) path: Box<str>,
+    /// It was for an `https` URL.
+    pub(super) secure: bool,
     /// Bytes of the heads, to the origin and to the client.
     pub(super) moved: (u64, u64),
 }
@@ -47,22 +58,29 @@ where
     G::Upstream: Transport,
 {
     /// Relays until the end, and reports it.
-    pub(super) async fn run<F>(self, server: &Server<G, F>) -> End {
+    ///
+    /// Not an `async fn`, which would keep room for the tunnel twice.
+    pub(super) fn run<F>(
+        self,
+        server: &Server<G, F>,
+    ) -> impl Future<Output = End> + use<'_, G, F, S> {
         let Self {
             mut client,
             mut upstream,
             ledger,
-            early,
+            mut early,
         } = self;
-        let relayed = {
-            let options = ledger.options(server);
-            relay(&mut client, &mut upstream, &options)
-                .early(&early.from_client, &early.from_upstream)
-        };
-        drop(early);
-        let relayed = relayed.await;
-        ledger.close(server, relayed.end, (relayed.up, relayed.down));
-        relayed.end
+        async move {
+            let relayed = {
+                let options = ledger.options(server);
+                let early = early.take().unwrap_or_default();
+                relay(&mut client, &mut upstream, &options)
+                    .early(&early.from_client, &early.from_upstream)
+            };
+            let relayed = relayed.await;
+            ledger.close(server, relayed.end, (relayed.up, relayed.down));
+            relayed.end
+        }
     }
 }
 
@@ -86,6 +104,7 @@ impl<G: Gateway> Ledger<G> {
         };
         report.operation = Some(operation);
         report.target = Some(self.target.as_target());
+        report.secure = self.upgrade.as_ref().is_some_and(|upgrade| upgrade.secure);
         report.status = Some(status);
         report.up = before.0 + up;
         report.down = before.1 + down;

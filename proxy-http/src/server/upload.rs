@@ -1,13 +1,18 @@
 //! The request on its way from the client to the origin.
 
+use std::net::IpAddr;
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
-use proxy_relay::{Pump, PumpError, Transport, lend};
+use proxy_core::Gateway;
+use proxy_relay::{Buffers, Pump, PumpError, Transport, lend};
 
+use super::Server;
 use super::exchange::{Fault, Parts, pumped};
+use super::request::Request;
+use super::view::View;
 use super::wire::{Outbox, poll_read};
-use crate::filter::{Direction, Filter, Flow};
+use crate::filter::{Answer, Chunk, Direction, Filter, Flow};
 use crate::{BodyFramer, EditScript, Extent, Framing, HeadEdit, RequestHead, ToOrigin};
 
 /// One request under way.
@@ -26,7 +31,7 @@ pub(super) struct Upload {
     framing: Framing,
     pump: Option<Pump>,
     state: State,
-    inspect: bool,
+    view: View,
 }
 
 /// How far the request has come.
@@ -50,7 +55,7 @@ impl Default for Upload {
             framing: Framing::None,
             pump: None,
             state: State::Body,
-            inspect: false,
+            view: View::Pass,
         }
     }
 }
@@ -65,30 +70,64 @@ impl Upload {
         };
     }
 
-    /// Sends the head and the part of the body that came with it.
+    /// Asks the filter, and takes in the part of the body that came with the
+    /// head: once for each request, whatever connection it goes to.
+    pub(super) fn prepare<G: Gateway, F: Filter<G::Session>>(
+        &mut self,
+        request: &Request<'_>,
+        client: IpAddr,
+        server: &Server<G, F>,
+        session: &mut G::Session,
+    ) -> Result<(), Fault> {
+        let (head, filter, config) = (request.head, &server.filter, &server.config);
+        self.framing = head.framing();
+        self.framer = BodyFramer::new(self.framing);
+        let mut edit = HeadEdit::request(&mut self.script, head);
+        edit.to_origin(ToOrigin {
+            upgrade: true,
+            ..ToOrigin::default()
+        });
+        edit.show_client(client, config.forwarded);
+        let flow = filter.request(session, &mut edit);
+        self.view.begin(flow, Direction::Request, self.framing)?;
+        if self.view.is_rewrite() && self.framing != Framing::Chunked {
+            edit.reframe(Framing::Chunked);
+        }
+        edit.settle();
+        let mut opening = BytesMut::new();
+        let ask = |chunk: &mut Chunk<'_>| filter.body(session, Direction::Request, chunk);
+        self.used = self
+            .take(request.early, config.body_bytes, &mut opening, ask)?
+            .len;
+        if let View::Rewrite(rewriting) = &mut self.view {
+            rewriting.opening = opening;
+        }
+        Ok(())
+    }
+
+    /// Sends the head and the part of the body that came with it, for the first
+    /// time or again.
     pub(super) fn begin<S, U, F, Se>(
         &mut self,
         cx: &mut Context<'_>,
         parts: &mut Parts<'_, S, U, F, Se>,
-    ) -> Result<(), Fault>
-    where
+    ) where
         U: Transport,
-        F: Filter<Se>,
     {
-        self.clear();
-        self.framing = parts.head.framing();
-        self.framer = BodyFramer::new(self.framing);
+        self.outbox = Outbox::default();
+        self.pumped = 0;
+        self.go_on();
         lend(|buffers| {
             let out = &mut buffers.write;
-            self.encode_head(parts, out)?;
-            let extent = self.take(parts.early, parts)?;
-            out.extend_from_slice(&parts.early[..extent.len]);
-            self.used = extent.len;
+            self.encode_head(parts, out);
+            match &self.view {
+                View::Rewrite(rewriting) => out.extend_from_slice(&rewriting.opening),
+                _ => out.extend_from_slice(&parts.early[..self.used]),
+            }
             if self.outbox.send(parts.origin, cx, out, &[]).is_err() {
                 self.break_off();
             }
-            Ok(())
-        })
+        });
     }
 
     /// Moves what can be moved of the body; says whether bytes moved.
@@ -124,6 +163,11 @@ impl Upload {
         Ok(self.bytes() != before)
     }
 
+    /// The answer that a filter gave instead of forwarding the request.
+    pub(super) fn take_answer(&mut self) -> Option<Box<Answer>> {
+        self.view.take_answer()
+    }
+
     /// Bytes that the origin has taken, head included.
     pub(super) fn bytes(&self) -> u64 {
         self.outbox.sent() + self.pumped
@@ -150,29 +194,19 @@ impl Upload {
         !self.outbox.is_empty() || self.pump.as_ref().is_some_and(|pump| !pump.is_idle())
     }
 
-    fn encode_head<S, U, F: Filter<Se>, Se>(
-        &mut self,
-        parts: &mut Parts<'_, S, U, F, Se>,
-        out: &mut BytesMut,
-    ) -> Result<(), Fault> {
-        let mut edit = HeadEdit::request(&mut self.script, parts.head);
-        edit.to_origin(ToOrigin {
-            absolute: parts.parent.is_some(),
-            upgrade: true,
-            ..ToOrigin::default()
-        });
-        if let Some(login) = parts.parent.and_then(|p| p.authorization.as_deref()) {
-            edit.show_login(login);
+    /// Appends the head with what only this hop is told.
+    fn encode_head<S, U, F, Se>(&mut self, parts: &Parts<'_, S, U, F, Se>, out: &mut BytesMut) {
+        let mut edit = HeadEdit::resume(&mut self.script, parts.head);
+        if let Some(parent) = parts.parent {
+            edit.send_absolute_form();
+            if let Some(login) = &parent.authorization {
+                edit.show_login(login);
+            }
         }
-        if let Some(via) = parts.via.filter(|_| parts.parent.is_some()) {
-            edit.show_via(via.as_bytes());
-        }
-        match parts.filter.request(parts.session, &mut edit) {
-            Flow::Reject(status) => return Err(Fault::Rejected(Direction::Request, status)),
-            flow => self.inspect = flow == Flow::Inspect,
+        if let Some(via) = parts.config.via_towards(parts.parent.is_some()) {
+            edit.show_via(via);
         }
         edit.encode(out);
-        Ok(())
     }
 
     fn poll_pump<S: Transport, U: Transport, F, Se>(
@@ -187,7 +221,9 @@ impl Upload {
         let polled = pump.poll(cx, parts.client, parts.origin);
         let moved = pump.moved() - before;
         self.pumped += moved;
-        self.consumed |= moved > 0;
+        // What it took and could not deliver is gone as well.
+        let lost = matches!(polled, Poll::Ready(Err(PumpError::Write(_))));
+        self.consumed |= moved > 0 || !pump.is_idle() || lost;
         self.framer.skip(moved);
         match polled {
             Poll::Pending => return Ok(Poll::Pending),
@@ -213,17 +249,26 @@ impl Upload {
         ahead: &mut BytesMut,
     ) -> Result<Poll<()>, Fault> {
         lend(|buffers| {
-            let n = match poll_read(parts.client, cx, &mut buffers.read) {
+            let Buffers { read, write, .. } = buffers;
+            let n = match poll_read(parts.client, cx, read) {
                 Poll::Pending => return Ok(Poll::Pending),
                 Poll::Ready(Ok(0)) => return Err(Fault::ClientTruncated),
                 Poll::Ready(Err(_)) => return Err(Fault::ClientReset),
                 Poll::Ready(Ok(n)) => n,
             };
-            let bytes = &buffers.read[..n];
+            let bytes = &read[..n];
             self.consumed = true;
-            let extent = self.take(bytes, parts)?;
+            self.view.forget_opening();
+            let ask =
+                |chunk: &mut Chunk<'_>| parts.filter.body(parts.session, Direction::Request, chunk);
+            let extent = self.take(bytes, parts.config.body_bytes, write, ask)?;
+            self.go_on();
             let (own, next) = bytes.split_at(extent.len);
             ahead.extend_from_slice(next);
+            let own = match self.view.is_rewrite() {
+                true => &write[..],
+                false => own,
+            };
             if self.outbox.send(parts.origin, cx, own, &[]).is_err() {
                 self.break_off();
             }
@@ -231,23 +276,39 @@ impl Upload {
         })
     }
 
-    /// Finds out how much of `bytes` belongs to the body and how to go on.
-    fn take<S, U, F: Filter<Se>, Se>(
+    /// Finds out how much of `bytes` belongs to the body. If that is framed anew,
+    /// appends what becomes of it to `out`.
+    fn take(
         &mut self,
         bytes: &[u8],
-        parts: &mut Parts<'_, S, U, F, Se>,
+        most: Option<u64>,
+        out: &mut BytesMut,
+        ask: impl FnMut(&mut Chunk<'_>) -> Flow,
     ) -> Result<Extent, Fault> {
-        let extent = self.framer.advance(bytes).map_err(Fault::BadBody)?;
-        if extent.end {
+        let (framer, way) = (&mut self.framer, Direction::Request);
+        let extent = match self.view {
+            View::Inspect => self.view.inspect(framer, way, bytes, ask),
+            View::Rewrite(_) => self.view.reframe(framer, (way, true), bytes, out, ask),
+            View::Answered(_) | View::Pass => framer.advance(bytes).map_err(Fault::BadBody),
+        }?;
+        match most {
+            Some(most) if self.framer.content().saturating_add(extent.opaque) > most => {
+                Err(Fault::TooLarge)
+            }
+            _ => Ok(extent),
+        }
+    }
+
+    /// Settles how what follows is moved.
+    fn go_on(&mut self) {
+        let opaque = self.framer.opaque();
+        self.state = State::Body;
+        self.pump = None;
+        if self.framer.is_over() {
             self.state = State::Done;
+        } else if self.view.is_pass() && pumped(self.framing, opaque) {
+            self.pump = Some(Pump::exactly(opaque));
         }
-        if self.inspect {
-            self.inspect = parts.inspect(Direction::Request, &bytes[..extent.len], extent.end)?;
-        }
-        if !extent.end && !self.inspect && pumped(self.framing, extent.opaque) {
-            self.pump = Some(Pump::exactly(extent.opaque));
-        }
-        Ok(extent)
     }
 
     fn break_off(&mut self) {

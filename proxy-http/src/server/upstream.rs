@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use proxy_core::{ConnectError, ConnectErrorKind, Gateway, HttpParent, Target, TargetBuf};
+use proxy_core::{Ask, ConnectError, ConnectErrorKind, Connected, Gateway, HttpParent, TargetBuf};
 use proxy_relay::{Deadline, Expired, Ticks, unless};
 
 use super::wire::watch;
@@ -14,39 +14,50 @@ pub(super) struct Sticky<U> {
     pub(super) reused: bool,
     /// The HTTP proxy at its end, if it is not the origin.
     pub(super) parent: Option<Arc<HttpParent>>,
+    /// It carries a login of its own: it is for this client alone, and ends with
+    /// it.
+    pub(super) pinned: bool,
     target: TargetBuf,
     way: u64,
+    /// Inside TLS with the target.
+    secure: bool,
 }
 
 impl<U> Sticky<U> {
-    /// Whether a request for `target` that is to go this way can use it.
-    pub(super) fn leads_to(&self, target: Target<'_>, way: u64) -> bool {
-        self.way == way && self.target.as_target() == target
+    /// Whether a request for this that is to go this way can use it.
+    pub(super) fn leads_to(&self, ask: &Ask<'_>, way: u64) -> bool {
+        self.way == way && self.secure == ask.secure && self.target.as_target() == ask.target
     }
 
-    /// Gives it back to the gateway.
+    /// Gives it back to the gateway, if others may use it.
     pub(super) fn recycle<G: Gateway<Upstream = U>>(self, gateway: &G) {
-        gateway.recycle(self.target.as_target(), self.stream);
+        if !self.pinned {
+            gateway.recycle(self.target.as_target(), self.stream);
+        }
     }
 }
 
-/// Asks the gateway for a connection to `target`, unless `gone` is over first.
+/// Asks the gateway for the connection that `ask` needs, unless `gone` is over
+/// first.
 pub(super) async fn connect<G: Gateway>(
     gateway: &G,
     deadline: &mut Deadline,
     patience: Ticks,
     session: &mut G::Session,
-    target: Target<'_>,
+    ask: &Ask<'_>,
     gone: impl Future<Output = ()>,
 ) -> Result<Sticky<G::Upstream>, Unconnected> {
     deadline.set(patience);
-    let dialling = unless(gone, gateway.connect(session, target));
+    let dialling = unless(gone, gateway.connect(session, ask.target));
     match watch(deadline, dialling).await {
+        Ok(Some(Ok(connected))) if !is_fit(&connected, ask) => Err(Unconnected::Unfit),
         Ok(Some(Ok(connected))) => Ok(Sticky {
             stream: connected.upstream,
             reused: connected.reused,
             parent: connected.parent,
-            target: target.into(),
+            pinned: false,
+            target: ask.target.into(),
+            secure: ask.secure,
             way: gateway.shaping(session).way,
         }),
         Ok(Some(Err(error))) => Err(Unconnected::Failed(error)),
@@ -58,12 +69,20 @@ pub(super) async fn connect<G: Gateway>(
     }
 }
 
+/// Nothing leaves in clear that was meant to be encrypted, not towards a parent
+/// either; and what is encrypted is not for those who did not ask for it.
+fn is_fit<U>(connected: &Connected<U>, ask: &Ask<'_>) -> bool {
+    connected.secure == ask.secure && !(ask.secure && connected.parent.is_some())
+}
+
 /// Why there is no connection.
 pub(super) enum Unconnected {
     /// The gateway could not reach the target.
     Failed(ConnectError),
     /// Stopped from outside meanwhile.
     Stopped(Expired),
+    /// It is in clear and should not be, or the other way round.
+    Unfit,
     /// The client reset its connection meanwhile.
     Vanished,
 }

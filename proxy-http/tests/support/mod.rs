@@ -28,11 +28,13 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Told {
     pub word: String,
     pub target: String,
+    pub secure: bool,
     pub status: Option<u16>,
     pub up: u64,
     pub down: u64,
     pub end: End,
     pub error: Option<ConnectError>,
+    pub fault: Option<&'static str>,
 }
 
 /// Connects directly, keeps one idle upstream, notes what it is told.
@@ -41,6 +43,8 @@ pub struct Direct {
     /// `alice:secret` is asked for.
     pub locked: bool,
     pub forbid: bool,
+    /// What is connected counts as TLS with the target.
+    pub secured: Cell<bool>,
     pub stop: Stop,
     pub told: RefCell<Vec<Told>>,
     pub authentications: RefCell<usize>,
@@ -98,9 +102,13 @@ impl Gateway for Direct {
                 Connected::fresh(TcpStream::connect(place).await?)
             }
         };
-        Ok(match parent {
+        let connected = match parent {
             Some(parent) => connected.to_parent(Arc::clone(parent)),
             None => connected,
+        };
+        Ok(match self.secured.get() {
+            true => connected.secured(),
+            false => connected,
         })
     }
 
@@ -126,11 +134,13 @@ impl Gateway for Direct {
             target: report
                 .target
                 .map_or(String::new(), |target| target.to_string()),
+            secure: report.secure,
             status: report.status,
             up: report.up,
             down: report.down,
             end: report.end,
             error: report.error,
+            fault: report.fault,
         });
     }
 }

@@ -1,0 +1,81 @@
+//! Limits and `[http]` in configuration files: what each mistake is told as.
+
+mod support;
+
+use support::check;
+
+/// Each of `lines` is one of the mistakes in `toml`, in that order.
+#[track_caller]
+fn mistakes(toml: &str, lines: &[&str]) {
+    let (status, said) = check(&[("p.toml", toml)], &[]);
+    assert_eq!(said, lines, "in\n{toml}");
+    assert_eq!(status, Some(2));
+}
+
+#[test]
+fn wrong_limits() {
+    mistakes(
+        "[timeouts]\nbody = 5\nfirst_byte = \"0s\"\n[limits]\nbody_bytes = \"1M\"\nrequests = 0\n\
+         client_connections = 0\nupstream_connections = \"many\"\norigin_connections = -3\n\
+         idle_connections = -1\nidle_per_origin = 0\nidle_time = 30\n",
+        &[
+            "p.toml:2: timeouts.body: expected a time above zero with a unit (ms, s, m or h) of at \
+             most a year, or \"never\", found the integer 5; write \"5s\" instead",
+            "p.toml:3: timeouts.first_byte: expected a time above zero with a unit (ms, s, m or h) \
+             of at most a year, or \"never\", found \"0s\"; write \"1ms\" (the least: 0 is not \
+             possible) instead",
+            "p.toml:5: limits.body_bytes: expected a whole number of at least 0, found \"1M\"; \
+             write 1048576 instead",
+            "p.toml:6: limits.requests: expected a whole number from 1 to 4000000000, found the \
+             integer 0; write 1 instead",
+            "p.toml:7: limits.client_connections: expected a whole number of at least 1, found the \
+             integer 0; write 1 instead",
+            "p.toml:8: limits.upstream_connections: expected a whole number of at least 1, found \
+             \"many\"; write 1 instead",
+            "p.toml:9: limits.origin_connections: expected a whole number of at least 1, found the \
+             integer -3; write 1 instead",
+            "p.toml:10: limits.idle_connections: expected a whole number of at least 0, found the \
+             integer -1; write 0 instead",
+            "p.toml:11: limits.idle_per_origin: expected a whole number of at least 1, found the \
+             integer 0; write 1 instead",
+            "p.toml:12: limits.idle_time: expected a time above zero with a unit (ms, s, m or h) \
+             of at most a year, or \"never\", found the integer 30; write \"30s\" instead",
+        ],
+    );
+}
+
+#[test]
+fn wrong_words_about_http() {
+    mistakes(
+        "[http]\nvia = \"on\"\nforwarded = \"x\"\nhttps = \"fetsch\"\nca = \"\"\nproxy = 1\n",
+        &[
+            "p.toml:2: http.via: expected true or false, found \"on\"; write true instead",
+            "p.toml:3: http.forwarded: expected \"keep\", \"remove\", \"append\" or \
+             \"append-for\", found \"x\"; write one of these instead",
+            "p.toml:4: http.https: expected \"fetch\" or \"refuse\", found \"fetsch\"; write \
+             \"fetch\" instead",
+            "p.toml:5: http.ca: expected the path of a PEM file, found \"\"; write \"proxy.pem\" \
+             instead",
+            "p.toml:6: http.proxy: expected ca, forwarded, https, via, found an unknown key; write \
+             one of these instead",
+        ],
+    );
+}
+
+#[test]
+fn issuers_that_are_none() {
+    mistakes(
+        "http.ca = \"none.pem\"\n",
+        &[
+            "p.toml:1: http.ca: expected a PEM file, found nothing at none.pem; write the path of \
+             an existing file instead",
+        ],
+    );
+    mistakes(
+        "http.ca = \"p.toml\"\nhttp.https = \"refuse\"\n",
+        &[
+            "p.toml:1: http.ca: expected no issuers where https URLs are refused, found a file of \
+             them; write https = \"fetch\" instead, or no ca",
+        ],
+    );
+}
