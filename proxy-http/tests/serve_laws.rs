@@ -33,6 +33,19 @@ fn p07_the_next_request_does_not_end_the_one_before() {
     play(&[&get[..], &stalled, post, ok, get, b"\xfb", ok].concat());
 }
 
+/// The client takes half of an interim answer before the final one turns out to be none.
+#[test]
+fn p22_nothing_follows_half_an_interim_answer() {
+    let get = b"\xfb\xfaGET http://h/a HTTP/1.1\r\nHost: h\r\n\r\n\xff";
+    play(
+        &[
+            &get[..],
+            b"HTTP/1.1 103 Early Hints\r\n\r\nnonsense\xff\xfb",
+        ]
+        .concat(),
+    );
+}
+
 /// A piece of a transcript: see there for the bytes that are stage directions.
 fn piece() -> impl Strategy<Value = &'static [u8]> {
     prop::sample::select(PIECES)
@@ -60,6 +73,11 @@ const PIECES: &[&[u8]] = &[
     b"POST http://deny/p HTTP/1.1\r\nHost: deny\r\nContent-Length: 5\r\n\r\nhello",
     b"GET http://down/ HTTP/1.1\r\nHost: down\r\n\r\n",
     b"GET http://other/ HTTP/1.1\r\nHost: other\r\n\r\n",
+    b"POST http://edit/p HTTP/1.1\r\nHost: edit\r\nContent-Length: 5\r\n\r\nhello",
+    b"POST http://look/p HTTP/1.1\r\nHost: look\r\nContent-Length: 5\r\n\r\nhello",
+    b"GET http://edit/ HTTP/1.0\r\nHost: edit\r\n\r\n",
+    b"OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n",
+    b"TRACE http://h/ HTTP/1.1\r\nHost: h\r\nMax-Forwards: 0\r\n\r\n",
     b"CONNECT h:443 HTTP/1.1\r\nHost: h:443\r\n\r\n",
     b"GET http://h/ws HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: w\r\n\r\n",
     b"hello",

@@ -126,9 +126,10 @@ impl Download {
         self.outbox.sent() + self.pumped
     }
 
-    /// A byte of the final answer may have left for the client.
+    /// A byte of the final answer may have left for the client, or half of an
+    /// interim one: no other answer can follow.
     pub(super) fn has_begun(&self) -> bool {
-        self.begun
+        self.begun || self.is_blocked()
     }
 
     /// Some of the final answer is here, and some of it is not.

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use proxy_core::{
     Ask, ConnectError, Connected, Credentials, Denial, Gateway, Operation, Peer, Report, Target,
 };
+use proxy_http::{Chunk, Direction, Filter, Flow, HeadEdit};
 use proxy_relay::Transport;
 
 use super::wire::{Far, Wire};
@@ -45,18 +46,19 @@ impl Notes {
 
 impl Gateway for Notes {
     type Identity = ();
-    type Session = ();
+    type Session = Care;
     type Upstream = Wire;
 
     async fn authenticate(&self, _: &Peer, _: Option<Credentials<'_>>) -> Result<(), Denial> {
         Ok(())
     }
 
-    async fn authorize(&self, (): &(), ask: &Ask<'_>) -> Result<(), Denial> {
+    async fn authorize(&self, (): &(), ask: &Ask<'_>) -> Result<Care, Denial> {
         let target = ask.target.to_string();
         let allowed = !target.starts_with("deny:");
         let mut asked = self.asked.borrow_mut();
         self.current.set(asked.len());
+        let care = Care::of(&target);
         asked.push(Asked {
             request: match ask.operation {
                 Operation::Request { method, path } => Some((method.to_owned(), path.to_owned())),
@@ -66,14 +68,14 @@ impl Gateway for Notes {
             allowed,
         });
         match allowed {
-            true => Ok(()),
+            true => Ok(care),
             false => Err(Denial::Forbid),
         }
     }
 
     async fn connect(
         &self,
-        (): &mut (),
+        _: &mut Care,
         target: Target<'_>,
     ) -> Result<Connected<Wire>, ConnectError> {
         let target = target.to_string();
@@ -99,8 +101,51 @@ impl Gateway for Notes {
         self.spare.replace(Some((target.to_string(), upstream)));
     }
 
-    fn finished(&self, _: Option<&()>, session: Option<()>, _: &Report<'_>) {
+    fn finished(&self, _: Option<&()>, session: Option<Care>, _: &Report<'_>) {
         self.told
             .set(self.told.get() + usize::from(session.is_some()));
+    }
+}
+
+/// What a filter does to the bodies of an exchange; none of it changes the content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Care {
+    Look,
+    Pass,
+    Rewrite,
+}
+
+impl Care {
+    pub(crate) fn of(target: &str) -> Self {
+        match target.split(':').next() {
+            Some("look") => Self::Look,
+            Some("edit") => Self::Rewrite,
+            _ => Self::Pass,
+        }
+    }
+
+    fn flow(self) -> Flow {
+        match self {
+            Self::Look => Flow::Inspect,
+            Self::Pass => Flow::Pass,
+            Self::Rewrite => Flow::Rewrite,
+        }
+    }
+}
+
+/// Does as the session says.
+pub(crate) struct Careful;
+
+impl Filter<Care> for Careful {
+    fn request(&self, care: &mut Care, _: &mut HeadEdit<'_>) -> Flow {
+        care.flow()
+    }
+
+    fn response(&self, care: &mut Care, _: &mut HeadEdit<'_>) -> Flow {
+        care.flow()
+    }
+
+    fn body(&self, care: &mut Care, _: Direction, _: &mut Chunk<'_>) -> Flow {
+        care.flow()
     }
 }

@@ -5,6 +5,7 @@
 
 mod gateway;
 mod judge;
+mod reading;
 mod transcript;
 mod wire;
 

@@ -22,6 +22,10 @@ pub(crate) struct Far {
     reset: Cell<bool>,
     /// How many bytes the far end takes, if it does not take any number.
     credit: Cell<Option<usize>>,
+    /// All that was sent to the server.
+    pub(crate) said: RefCell<Vec<u8>>,
+    /// The server wants its end to be seen as a cut.
+    pub(crate) cut: Cell<bool>,
     /// All that the server wrote.
     pub(crate) taken: RefCell<Vec<u8>>,
     /// Where in that the request with this number begins.
@@ -43,6 +47,7 @@ impl Far {
 
     pub(crate) fn send(&self, bytes: &[u8]) {
         self.coming.borrow_mut().extend(bytes);
+        self.said.borrow_mut().extend_from_slice(bytes);
         self.wake_reader();
     }
 
@@ -56,6 +61,10 @@ impl Far {
         self.reset.set(true);
         self.wake_reader();
         self.wake_writer();
+    }
+
+    pub(crate) fn has_reset(&self) -> bool {
+        self.reset.get()
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -95,7 +104,7 @@ impl Far {
 
 impl Transport for Wire {
     fn abort(&mut self) {
-        self.0.reset.set(true);
+        self.0.cut.set(true);
     }
 
     fn is_quiet(&self) -> bool {
