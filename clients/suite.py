@@ -271,4 +271,7 @@ SETTLE_SECONDS = 10
 REFUSED_HOLDER, REFUSED = refused()
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main(*sys.argv[1:])))
+    try:
+        sys.exit(asyncio.run(main(*sys.argv[1:])))
+    except asyncio.CancelledError:
+        sys.exit("clients: interrupted")
