@@ -150,8 +150,10 @@ impl<'a> HeadEdit<'a> {
     /// ```
     pub fn resume(script: &'a mut EditScript, head: &RequestHead<'a, 'a>) -> Self {
         let (text, target) = script.settled;
-        script.inserts.retain(|line| line.start < text);
-        script.text.truncate(text as usize);
+        if script.text.len() > text as usize {
+            script.inserts.retain(|line| line.start < text);
+            script.text.truncate(text as usize);
+        }
         script.target = target;
         Self {
             script,

@@ -114,11 +114,17 @@ impl Download {
         U: Transport,
         F: Filter<Se>,
     {
-        // The first bytes of a head are progress, the later ones are not: a head
-        // must not be dripped for ever.
-        let before = (self.bytes(), self.partial.is_empty());
+        let before = self.progress();
         let ended = self.advance(cx, parts)?;
-        Ok(((self.bytes(), self.partial.is_empty()) != before, ended))
+        Ok((self.progress() != before, ended))
+    }
+
+    /// Changes whenever bytes of the answer come or go. The first bytes of a head
+    /// are progress, the later ones are not: a head must not be dripped for ever.
+    /// A filter may hold bytes back for long.
+    fn progress(&self) -> (u64, u64, bool) {
+        let seen = self.framer.content();
+        (self.bytes(), seen, self.partial.is_empty())
     }
 
     /// Bytes that the client has taken, head included.
