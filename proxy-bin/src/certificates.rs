@@ -62,6 +62,8 @@ fn acceptor(
     let pair = proxy_tls::load_certificate(provider, &files.cert.value, &files.key.value)
         .map_err(|error| fault(provider, files, &error))?;
     let mut options = TlsOptions::default();
+    // `curl --http1.0` offers nothing but the second, and would be refused.
+    options.alpn(["http/1.1", "http/1.0"]);
     if let Some(head) = config.timeouts.head {
         options.timeout(head);
     }

@@ -23,8 +23,8 @@ pub(crate) struct Explain {
     #[arg(long, value_name = "IP")]
     from: String,
 
-    /// The target; IPv6 in brackets.
-    #[arg(long, value_name = "HOST:PORT")]
+    /// The target, IPv6 in brackets, or the URL of a request.
+    #[arg(long, value_name = "HOST:PORT|URL")]
     to: String,
 
     /// The name of the listener that is asked [default: the first].
@@ -35,7 +35,7 @@ pub(crate) struct Explain {
     #[arg(long, value_name = "METHOD", conflicts_with = "operation")]
     method: Option<String>,
 
-    /// request, tunnel, associate or bind [default: tunnel].
+    /// request, tunnel, associate or bind [default: tunnel, or request for a URL].
     #[arg(long, value_name = "OPERATION")]
     operation: Option<String>,
 
@@ -95,6 +95,7 @@ impl Explain {
             (None, Some(kind)) => {
                 option("--operation", kind, config::operation, problems).map(asked)
             }
+            (None, None) if self.to.contains("://") => Some(asked(Kind::Request)),
             (None, None) => Some(Asked::Tunnel),
         };
         Some(Question {
@@ -137,14 +138,31 @@ fn ip(text: &str) -> Result<IpAddr, Mismatch> {
     })
 }
 
+/// Reads a host and a port, or the URL of a request, whose port may be left out.
 fn target(text: &str) -> Result<TargetBuf, Mismatch> {
-    let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
-    let host = rest.split('/').next().unwrap_or(rest);
-    Target::parse(text, None).map(TargetBuf::from).map_err(|_| {
-        let meant = Target::parse(host, Some(443)).map(|target| target.to_string());
-        let meant = meant.unwrap_or_else(|_| "example.com:443".to_owned());
-        Mismatch::new("a host and a port", meant)
-    })
+    let (scheme, rest) = match text.split_once("://") {
+        Some((scheme, rest)) => (Some(scheme.to_ascii_lowercase()), rest),
+        None => (None, text),
+    };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (host, path) = rest.split_at(end);
+    let port = match scheme.as_deref() {
+        Some("http") => Some(80),
+        Some("https") => Some(443),
+        _ => None,
+    };
+    let is_plain = scheme.is_none() && path.is_empty();
+    match Target::parse(host, port) {
+        Ok(target) if port.is_some() || is_plain => Ok(target.into()),
+        _ => {
+            let meant = Target::parse(host, Some(443)).map(|target| target.to_string());
+            let meant = meant.unwrap_or_else(|_| "example.com:443".to_owned());
+            Err(Mismatch::new(
+                "a host and a port, or an http or https URL",
+                meant,
+            ))
+        }
+    }
 }
 
 fn time(text: &str) -> Result<DateTime, Mismatch> {

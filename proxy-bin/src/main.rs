@@ -55,9 +55,7 @@ use certificates::Unloaded;
 use cli::{Cli, Command};
 use config::{Config, Problem};
 use explain::Explain;
-use origin_tls::Trust;
-use parents::Ways;
-use proxy_tls::Acceptor;
+use run::Files;
 use users::Unread;
 
 fn main() -> ExitCode {
@@ -77,8 +75,8 @@ fn main() -> ExitCode {
     if let Some(Command::Explain(request)) = &cli.command {
         return explain(request, &config);
     }
-    let (acceptors, ways, trust) = match load(&config) {
-        Ok(loaded) => loaded,
+    let files = match Files::load(&config) {
+        Ok(files) => files,
         Err(Unloaded::Failures(failures)) => return fail(FAILURE, "proxyd: ", &failures),
         Err(Unloaded::Mistakes(problems)) => return fail(MISTAKE, "", &problems),
     };
@@ -94,19 +92,12 @@ fn main() -> ExitCode {
             let _ = writeln!(io::stdout(), "OK: {}", config.summary(users.len()));
             Ok(())
         }
-        _ => run::run(config, acceptors, ways, trust, users),
+        _ => run::run(config, files, users),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failures) => fail(FAILURE, "proxyd: ", &failures),
     }
-}
-
-/// Reads the files that TLS needs, with clients, parents and origins.
-fn load(config: &Config) -> Result<(Vec<Option<Acceptor>>, Ways, Option<Trust>), Unloaded> {
-    let acceptors = certificates::load(config)?;
-    let ways = parents::load(config)?;
-    Ok((acceptors, ways, Trust::load(config)?))
 }
 
 fn explain(request: &Explain, config: &Config) -> ExitCode {

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
 
 use crate::banner;
+use crate::certificates::{self, Unloaded};
 use crate::config::{Access, Config};
 use crate::egress::Egress;
 use crate::gate::Limit;
@@ -21,13 +22,34 @@ use crate::name_files::NameFiles;
 use crate::nofile;
 use crate::origin_tls::Trust;
 use crate::own::OwnAddresses;
-use crate::parents::Ways;
+use crate::parents::{self, Ways};
 use crate::plan::Plan;
 use crate::policy::Policy;
 use crate::signal::Signal;
 use crate::sources::Sources;
 use crate::users::{Door, Table, Watch};
 use crate::worker::{self, Phase, Shared};
+
+/// What TLS needs of files: with clients, with parents, with origins.
+#[derive(Debug)]
+pub(crate) struct Files {
+    /// In the order of the listeners.
+    acceptors: Vec<Option<Acceptor>>,
+    ways: Ways,
+    trust: Option<Trust>,
+}
+
+impl Files {
+    /// # Errors
+    /// What is wrong with those of one kind.
+    pub(crate) fn load(config: &Config) -> Result<Self, Unloaded> {
+        Ok(Self {
+            acceptors: certificates::load(config)?,
+            ways: parents::load(config)?,
+            trust: Trust::load(config)?,
+        })
+    }
+}
 
 /// Serves until a signal asks for the end and all work is done.
 ///
@@ -37,15 +59,9 @@ use crate::worker::{self, Phase, Shared};
 ///
 /// # Errors
 /// A line for each thing that could not be started.
-pub(crate) fn run(
-    config: Config,
-    acceptors: Vec<Option<Acceptor>>,
-    ways: Ways,
-    trust: Option<Trust>,
-    users: Table,
-) -> Result<(), Vec<String>> {
+pub(crate) fn run(config: Config, files: Files, users: Table) -> Result<(), Vec<String>> {
     let descriptors = nofile::raise();
-    let plan = Plan::new(&config, acceptors)?;
+    let plan = Plan::new(&config, files.acceptors)?;
     let (writer, log) = open_log(&config)?;
     let seen = users.mark();
     let door = open_door(&config, users)?;
@@ -74,8 +90,8 @@ pub(crate) fn run(
         places: plan.places.into(),
         policy: Arc::new(Policy::new(&config)),
         names: watches.names.service(),
-        ways,
-        trust,
+        ways: files.ways,
+        trust: files.trust,
         door,
         limit: Arc::new(Limit::new(&config.limits)),
         egress: Egress::new(&config.limits).map(Arc::new),

@@ -58,6 +58,22 @@ fn a_tls_origin_is_reached_by_a_tunnel_through_every_way_in() {
 }
 
 #[test]
+fn a_client_of_http_1_0_is_served_inside_tls() {
+    let origin = Origin::tls_mirror();
+    let proxy = Proxyd::with_all(origin.address, &[]);
+    for way in WAYS.into_iter().filter(|way| way.1.starts_with("https:")) {
+        let url = format!("https://localhost:{}/old", origin.address.port());
+        let curl = via(&proxy, way, &url)
+            .args(["--http1.0", "--cacert"])
+            .args([Certs::shared().ca()]);
+        let seen = curl.ok();
+        assert!(seen.starts_with("GET /old HTTP/1.0\r\n"), "{way:?}: {seen}");
+    }
+    drop(origin);
+    proxy.finish();
+}
+
+#[test]
 fn the_port_relay_leads_to_its_target() {
     let origin = Origin::mirror();
     let proxy = Proxyd::with_all(origin.address, &[]);

@@ -186,12 +186,12 @@ fn methods_operations_and_listeners() {
 #[test]
 fn mistakes_in_its_options() {
     let (status, text) = explain(
-        "--from [::1] --to https://example.com/ --listener ofice --operation CONNECT \
+        "--from [::1] --to ftp://example.com/ --listener ofice --operation CONNECT \
          --at noon --address localhost",
     );
     let expected = "\
 --from: expected an IP address, found \"[::1]\"; write ::1 instead
---to: expected a host and a port, found \"https://example.com/\"; write example.com:443 instead
+--to: expected a host and a port, or an http or https URL, found \"ftp://example.com/\"; write example.com:443 instead
 --listener: expected the name of a listener, found \"ofice\"; write office instead
 --operation: expected \"associate\", \"bind\", \"request\" or \"tunnel\", found \"CONNECT\"; write \"tunnel\" instead
 --address: expected an IP address, found \"localhost\"; write 192.0.2.7 instead
@@ -200,7 +200,7 @@ fn mistakes_in_its_options() {
     assert_eq!(text, expected);
     assert_eq!(status, Some(2));
     let (status, text) = explain("--from ::1");
-    assert!(text.contains("--to <HOST:PORT>"), "{text}");
+    assert!(text.contains("--to <HOST:PORT|URL>"), "{text}");
     assert_eq!(status, Some(2));
 }
 
@@ -210,4 +210,20 @@ fn p29_its_user_is_not_a_user_of_the_configuration() {
     let (status, text) = explain("--user alice:secret --from ::1 --to 9.9.9.9:80");
     assert!(!text.contains("secret"), "{text}");
     assert_eq!(status, Some(0));
+}
+
+#[test]
+fn a_url_is_a_request_for_its_host_and_port() {
+    for (to, rule, status) in [
+        ("https://www.example/a:b?c", "proxyd.toml:29", 0),
+        ("HTTP://www.example", "proxyd.toml:29", 0),
+        ("https://www.example:8443/", "proxyd.toml:29", 0),
+        ("http://www.ads.example/#x", "proxyd.toml:13", 1),
+        ("https://www.example/ --method DELETE", "proxyd.toml:24", 1),
+    ] {
+        let question = format!("--from 192.0.2.7 --to {to} --address 198.41.0.4 {MONDAY}");
+        let (code, text) = explain(&question);
+        assert_eq!(code, Some(status), "{to}: {text}");
+        assert!(text.contains(&format!("rule: {rule}\n")), "{to}: {text}");
+    }
 }

@@ -63,6 +63,10 @@ pub trait Gateway {
     /// Offers a clean upstream that can carry another request, for a pool. The
     /// default closes it.
     ///
+    /// An HTTP client keeps its upstream while it sends one request after the
+    /// other; it is offered here behind the client's first request, and when the
+    /// client has been silent for a second.
+    ///
     /// If more than the target decides who may use it again (a source address,
     /// a parent, a login), let `Upstream` carry that.
     fn recycle(&self, target: Target<'_>, upstream: Self::Upstream) {

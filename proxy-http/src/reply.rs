@@ -391,3 +391,19 @@ fn is_sf_token(name: &str) -> bool {
             .bytes()
             .all(|b| is_token(b) || matches!(b, b':' | b'/'))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn p08_a_page_means_nothing_but_its_words() {
+        let reply = Reply::new(400).cause("<b title='x'> & \"y\"").html(true);
+        let mut out = BytesMut::new();
+        reply.encode(&mut out);
+        let text = String::from_utf8_lossy(&out);
+        let cause = "<p>400 Bad Request: &lt;b title=&#39;x&#39;&gt; &amp; &quot;y&quot;</p>";
+        assert!(text.contains(cause), "{text}");
+        assert!(text.contains("<h1>400 Bad Request</h1>"), "{text}");
+    }
+}

@@ -182,7 +182,8 @@ fn chunks_are_counted_as_they_come() {
         client.send([&chunked(&origin)[..], whole].concat()).await;
         let mut server = origin.accept().await;
         server.until(whole).await;
-        server.send(OK).await;
+        let close = OK.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
+        server.send(close).await;
         client.until("hi").await;
         // One chunk too many, and one that would be too long.
         for more in ["1\r\n", "400\r\n"] {
@@ -321,6 +322,7 @@ fn what_is_wrong_with_a_message_is_told_in_a_word() {
             let told = &told[0];
             assert_eq!(told.end, End::BadRequest, "{request}");
             assert_eq!(told.fault, Some(fault), "{request}");
+            assert_eq!(told.secure, request.contains("https:"));
             assert_eq!((&told.word[..], &told.target[..]), asked, "{request}");
         }
     });

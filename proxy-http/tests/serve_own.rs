@@ -219,6 +219,32 @@ fn an_https_url_is_fetched_over_tls_only() {
         // (This gateway's pool does not tell them apart.)
         server.until("GET /clear ").await;
         assert_eq!(*proxy.gateway.connects.borrow(), 3);
+        let told = proxy.told(3).await;
+        assert!(told.iter().all(|told| told.secure));
+    });
+}
+
+#[test]
+fn an_upgrade_may_be_inside_tls() {
+    run(async {
+        let (origin, proxy) = (Origin::start().await, fetching(Direct::default()).await);
+        proxy.gateway.secured.set(true);
+        let mut client = proxy.client().await;
+        let fields = "\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+        client
+            .send(https(&origin).replace("\r\n\r\n", fields))
+            .await;
+        let mut server = origin.accept().await;
+        server.until("\r\n\r\n").await;
+        server
+            .send(["HTTP/1.1 101 Go", fields, "welcome"].concat())
+            .await;
+        client.until("welcome").await;
+        client.send("ping").await;
+        server.until("ping").await;
+        drop((client, server));
+        let told = &proxy.told(1).await[0];
+        assert!(told.secure && told.status == Some(101), "{told:?}");
     });
 }
 

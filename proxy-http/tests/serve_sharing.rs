@@ -10,6 +10,7 @@ use std::time::Duration;
 use proxy_core::Timeouts;
 use proxy_http::Config;
 use support::*;
+use tokio::task::JoinSet;
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi";
 
@@ -127,28 +128,37 @@ fn p27_a_login_of_the_connection_keeps_it_for_one_client() {
             ("authorization: NTLM YWJj\r\n", "WWW-Authenticate: x\r\n"),
             ("Authorization: Negotiate YWJj\r\n", ""),
         ];
+        // All at once, since each has to wait.
+        let mut cases = JoinSet::new();
         for (asked, answered) in pinning {
-            let (origin, proxy) = (Origin::start().await, Proxy::start(Direct::default()).await);
-            let (mut client, mut other) = (proxy.client().await, proxy.client().await);
-            client.send(get(&origin, asked)).await;
-            let mut server = origin.accept().await;
-            server.until("\r\n\r\n").await;
-            server.send([CHALLENGE, answered, "\r\nhi"].concat()).await;
-            client.until("\r\n\r\nhi").await;
-            // A client that came later has given its own back.
-            other.send(origin.get("/other")).await;
-            let mut second = origin.accept().await;
-            second.until("\r\n\r\n").await;
-            second.send(OK).await;
-            other.until("hi").await;
-            given_back(&proxy).await;
-            // This one's is still its own, and ends with its identity.
-            exchange(&mut client, &mut server, &origin.get("/mine"), OK).await;
-            let login = "Proxy-Authorization: Basic YTph\r\n";
-            exchange(&mut client, &mut second, &get(&origin, login), OK).await;
-            assert_eq!(server.rest().await, "", "{asked}{answered}");
+            cases.spawn_local(keeps_its_own(asked, answered));
+        }
+        while let Some(done) = within(cases.join_next()).await {
+            done.unwrap();
         }
     });
+}
+
+async fn keeps_its_own(asked: &'static str, answered: &'static str) {
+    let (origin, proxy) = (Origin::start().await, Proxy::start(Direct::default()).await);
+    let (mut client, mut other) = (proxy.client().await, proxy.client().await);
+    client.send(get(&origin, asked)).await;
+    let mut server = origin.accept().await;
+    server.until("\r\n\r\n").await;
+    server.send([CHALLENGE, answered, "\r\nhi"].concat()).await;
+    client.until("\r\n\r\nhi").await;
+    // A client that came later has given its own back.
+    other.send(origin.get("/other")).await;
+    let mut second = origin.accept().await;
+    second.until("\r\n\r\n").await;
+    second.send(OK).await;
+    other.until("hi").await;
+    given_back(&proxy).await;
+    // This one's is still its own, and ends with its identity.
+    exchange(&mut client, &mut server, &origin.get("/mine"), OK).await;
+    let login = "Proxy-Authorization: Basic YTph\r\n";
+    exchange(&mut client, &mut second, &get(&origin, login), OK).await;
+    assert_eq!(server.rest().await, "", "{asked}{answered}");
 }
 
 #[test]

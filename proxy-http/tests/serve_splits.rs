@@ -57,10 +57,13 @@ impl AsyncWrite for Wire {
     }
 }
 
+/// Method, status, bytes up and down, end.
+type Told = (String, Option<u16>, u64, u64, End);
+
 /// Leads to one origin in memory, and notes what it is told.
 struct Memory {
     origin: RefCell<Option<Wire>>,
-    told: RefCell<Vec<(String, Option<u16>, u64, u64, End)>>,
+    told: RefCell<Vec<Told>>,
 }
 
 impl Gateway for Memory {
@@ -79,6 +82,10 @@ impl Gateway for Memory {
     async fn connect(&self, (): &mut (), _: Target<'_>) -> Result<Connected<Wire>, ConnectError> {
         let origin = self.origin.take();
         Ok(Connected::fresh(origin.expect("one connection is enough")))
+    }
+
+    fn recycle(&self, _: Target<'_>, origin: Wire) {
+        self.origin.replace(Some(origin));
     }
 
     fn finished(&self, _: Option<&()>, _: Option<()>, report: &Report<'_>) {

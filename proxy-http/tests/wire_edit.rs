@@ -47,6 +47,34 @@ fn client(head: &str) -> String {
 }
 
 #[test]
+fn framing_is_spelt_as_everybody_reads_it() {
+    for (received, sent) in [
+        ("transfer-encoding: Chunked", "transfer-encoding: chunked"),
+        ("Transfer-Encoding:chunked", "Transfer-Encoding:chunked"),
+        ("Transfer-Encoding: chunked\t", "Transfer-Encoding: chunked"),
+        ("Transfer-Encoding:\tchunked", "Transfer-Encoding: chunked"),
+        ("Transfer-Encoding:  chunked", "Transfer-Encoding: chunked"),
+        ("Content-Length: 5 ", "Content-Length: 5"),
+        ("Content-Length:5", "Content-Length:5"),
+        ("content-LENGTH: 0050", "content-LENGTH: 50"),
+        ("Content-Length: 000", "Content-Length: 0"),
+        ("Content-Length: \t0\t ", "Content-Length: 0"),
+    ] {
+        let head = |line| format!("A: 1\r\n{line}\r\nB: 2\r\n\r\n");
+        let request = origin(&format!(
+            "POST http://h/ HTTP/1.1\r\nHost: h\r\n{}",
+            head(received)
+        ));
+        assert_eq!(
+            request,
+            format!("POST / HTTP/1.1\r\nHost: h\r\n{}", head(sent))
+        );
+        let response = client(&format!("HTTP/1.1 200 OK\r\n{}", head(received)));
+        assert_eq!(response, format!("HTTP/1.1 200 OK\r\n{}", head(sent)));
+    }
+}
+
+#[test]
 fn connect_gets_the_host_of_its_target() {
     for fields in ["", "Host: h\r\n", "Host:\r\n"] {
         let sent = origin(&format!("CONNECT h:443 HTTP/1.0\r\n{fields}A: b\r\n\r\n"));

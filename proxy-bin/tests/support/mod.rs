@@ -14,6 +14,7 @@ mod check;
 mod conn;
 mod curl;
 mod dns;
+mod fault;
 mod http;
 mod log;
 mod mode;
@@ -21,6 +22,7 @@ mod origin;
 mod pattern;
 mod proc;
 mod proxyd;
+mod stage;
 
 use std::time::{Duration, Instant};
 
@@ -29,6 +31,7 @@ pub(crate) use check::{check, run_beside};
 pub(crate) use conn::{Conn, Ended, client_hello, find};
 pub(crate) use curl::{Curl, Fetched};
 pub(crate) use dns::{A, AAAA, NameServer, Reply};
+pub(crate) use fault::{Cut, Fault, FaultRelay, Place};
 pub(crate) use http::{Answer, Request, basic, check_chunks, ok, take_head};
 pub(crate) use log::LogLine;
 pub(crate) use mode::{Mode, socks5_reply};
@@ -36,6 +39,7 @@ pub(crate) use origin::{Accepted, Origin, closed_port};
 pub(crate) use pattern::{DOWN, Pattern, UP};
 pub(crate) use proc::{Descriptors, Process};
 pub(crate) use proxyd::{Proxyd, Stopped};
+pub(crate) use stage::Stage;
 
 /// How long anything that should happen at once may take on a loaded machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);

@@ -201,7 +201,14 @@ impl Shared {
 impl Accepted {
     /// The next connection of `queue`.
     pub(crate) fn next(queue: &Receiver<Self>) -> Conn {
-        Conn::over(queue.recv_timeout(DEADLINE).expect("a connection").0)
+        queue
+            .recv_timeout(DEADLINE)
+            .expect("a connection")
+            .into_conn()
+    }
+
+    pub(crate) fn into_conn(self) -> Conn {
+        Conn::over(self.0)
     }
 }
 

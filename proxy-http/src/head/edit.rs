@@ -444,7 +444,7 @@ impl<'a> HeadEdit<'a> {
             })
     }
 
-    fn slice(&self, start: u32, end: u32) -> &'a [u8] {
+    pub(super) fn slice(&self, start: u32, end: u32) -> &'a [u8] {
         span(self.bytes, start, end.saturating_sub(start))
     }
 

@@ -44,7 +44,8 @@ pub enum Persist {
 impl HeadEdit<'_> {
     /// Makes a request fit for its origin: origin form with path and query byte
     /// for byte, `Host` from an absolute target or that of CONNECT (in its place,
-    /// or first when there was none), no hop-by-hop field, HTTP/1.1.
+    /// or first when there was none), no hop-by-hop field, framing fields in the
+    /// spelling that every recipient reads alike, HTTP/1.1.
     ///
     /// `TE` goes on only as `trailers`, `Proxy-Authorization` never (RFC 9110
     /// sections 10.1.4 and 11.7.2), an `Upgrade` to another version of HTTP
@@ -53,6 +54,7 @@ impl HeadEdit<'_> {
     /// to be forwarded ([`RequestHead::max_forwards`]).
     pub fn to_origin(&mut self, hop: ToOrigin) {
         self.send_version_11();
+        self.spell_framing();
         self.rewrite_host();
         if !hop.absolute {
             self.send_origin_form();
@@ -66,9 +68,11 @@ impl HeadEdit<'_> {
     }
 
     /// Makes a response fit for its client: no hop-by-hop field, HTTP/1.1, no
-    /// framing in 1xx and 204 (RFC 9112 section 6.1, RFC 9110 section 8.6).
+    /// framing in 1xx and 204 (RFC 9112 section 6.1, RFC 9110 section 8.6), and
+    /// plain spelling of it elsewhere.
     pub fn to_client(&mut self, hop: ToClient) {
         self.send_version_11();
+        self.spell_framing();
         if let Line::Response(line) = self.line
             && matches!(line.status, 100..200 | 204)
         {
@@ -76,6 +80,28 @@ impl HeadEdit<'_> {
             self.cut_kind(Kind::TransferEncoding);
         }
         self.strip_hop_fields(hop.upgrade, hop.persist);
+    }
+
+    /// Blanks around the value, capitals in `chunked` and leading zeros are lost
+    /// on some recipients: a tab behind `chunked` is enough to make one see no
+    /// body, and a second request in it.
+    fn spell_framing(&mut self) {
+        if !self.table.seen.meets(FRAMING) {
+            return;
+        }
+        for kind in [Kind::ContentLength, Kind::TransferEncoding] {
+            let Some(place) = self.table.place_of(kind) else {
+                continue;
+            };
+            let field = self.table.fields[place];
+            let name = field.name(self.bytes);
+            let value = plain_framing(kind, field.value(self.bytes));
+            let line = self.slice(field.name, self.table.line_start(place + 1));
+            if !is_plain(&line[name.len()..], value) {
+                self.cut_kind(kind);
+                self.insert(place, name, value);
+            }
+        }
     }
 
     /// RFC 9112 section 3.2.2: the host of an absolute target replaces `Host`;
@@ -175,6 +201,25 @@ impl HeadEdit<'_> {
         );
     }
 }
+
+/// The plain spelling of a framing field's value that was found to be right.
+fn plain_framing(kind: Kind, value: &[u8]) -> &[u8] {
+    let digits = value.len().saturating_sub(1);
+    let zeros = value[..digits].iter().take_while(|b| **b == b'0').count();
+    match kind {
+        Kind::TransferEncoding => b"chunked",
+        _ => &value[zeros..],
+    }
+}
+
+/// Whether what follows a name is a colon, at most one blank, and the value.
+fn is_plain(rest: &[u8], value: &[u8]) -> bool {
+    let text = rest.strip_prefix(b":").unwrap_or_default();
+    let text = text.strip_prefix(b" ").unwrap_or(text);
+    text.strip_suffix(b"\r\n") == Some(value)
+}
+
+const FRAMING: Kinds = Kinds(Kind::ContentLength.bit() | Kind::TransferEncoding.bit());
 
 const MAX_FORWARDS: &[u8] = b"Max-Forwards";
 

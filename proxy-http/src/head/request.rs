@@ -218,7 +218,8 @@ impl<'p, 'b> RequestHead<'p, 'b> {
     /// [`HeadError::MaxForwards`] if it is not a plain decimal number, or there
     /// are several.
     pub fn max_forwards(&self) -> Result<Option<u32>, HeadError> {
-        if !matches!(self.method(), "OPTIONS" | "TRACE") {
+        let method = span(self.bytes, self.table.start, self.line.method_len);
+        if !matches!(method, b"OPTIONS" | b"TRACE") {
             return Ok(None);
         }
         let mut values = self.get_all("max-forwards");
@@ -396,7 +397,7 @@ impl StartLine for RequestLine {
             return Err(HeadError::ConnectBody);
         }
         let method = span(bytes, table.start, self.method_len);
-        if table.body.has_body() && method == b"TRACE" {
+        if method == b"TRACE" && table.body.has_body() {
             return Err(HeadError::TraceBody);
         }
         Ok(())

@@ -260,7 +260,7 @@ where
             ask,
             vanished(&self.client),
         );
-        self.upstream = Some(connecting.await?);
+        self.upstream = Some(Box::new(connecting.await?));
         Ok(())
     }
 }
@@ -384,6 +384,7 @@ where
             Operation::Request { method, path } => Some(Box::new(Upgrade {
                 method: method.into(),
                 path: path.into(),
+                secure: ask.secure,
                 moved: (exchange.up.bytes(), exchange.down.bytes()),
             })),
             _ => None,

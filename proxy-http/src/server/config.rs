@@ -98,7 +98,7 @@ impl Config {
     }
 
     /// The most requests on one client connection, which closes behind the last
-    /// of them; no limit by default.
+    /// of them; no limit by default. 0 is as good as 1.
     pub fn requests(&mut self, most: impl Into<Option<u32>>) -> &mut Self {
         self.requests = most.into();
         self

@@ -95,7 +95,8 @@ pub(super) struct Connection<'s, G: Gateway, F, S> {
     pub(super) client: S,
     pub(super) deadline: Deadline,
     pub(super) known: Option<Known<G::Identity>>,
-    pub(super) upstream: Option<Sticky<G::Upstream>>,
+    /// Boxed, since idle clients have none.
+    pub(super) upstream: Option<Box<Sticky<G::Upstream>>>,
     /// The client is idle and the deadline is that of its origin connection.
     sharing: bool,
     /// How many requests have begun.
@@ -149,8 +150,12 @@ where
 {
     /// Waits for the next complete request head; says how long it is.
     async fn next_head(&mut self) -> Result<(Box<Block>, usize), Unread> {
+        if self.requests == 1 && self.block.is_none() && self.is_sharing() {
+            // Many clients never send a second request.
+            self.unlink();
+        }
         let pace = &self.server.config.pace;
-        let shareable = self.upstream.as_ref().is_some_and(|own| !own.pinned);
+        let shareable = self.is_sharing();
         self.sharing = pace.sharing.is_some() && shareable;
         self.deadline.set(match (&self.block, pace.sharing) {
             (Some(_), _) => pace.head,
@@ -214,6 +219,11 @@ where
             }
             read
         })
+    }
+
+    /// Whether others could use the origin connection.
+    fn is_sharing(&self) -> bool {
+        self.upstream.as_ref().is_some_and(|own| !own.pinned)
     }
 
     /// Gives the origin connection of a client that has been idle for a while to

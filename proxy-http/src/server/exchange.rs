@@ -206,20 +206,23 @@ impl Exchange {
             self.waiting = awaited;
             deadline.set(parts.config.pace.of(awaited));
         }
+        // An origin that answers before it has taken all of the request would take what
+        // follows for the rest of it.
+        let sent = !self.up.is_blocked();
         match ended {
             Poll::Ready(verdict)
-                if self.up.is_over()
-                    || self.up.is_withheld(parts.head)
-                    || verdict == Verdict::Upgraded =>
+                if self.up.is_withheld(parts.head)
+                    || sent && (self.up.is_over() || verdict == Verdict::Upgraded) =>
             {
                 return Ok(Poll::Ready(verdict));
             }
             Poll::Ready(_) | Poll::Pending => {}
         }
-        if self.up.is_done() {
-            self.poll_ahead(cx, parts)?;
-        } else if self.up.is_blocked() && deadline.recheck() && parts.client.is_reset() {
-            // Nothing is read from it while the origin takes nothing.
+        let unheard = match self.up.is_done() {
+            true => self.poll_ahead(cx, parts)?,
+            false => self.up.is_blocked(),
+        };
+        if unheard && deadline.recheck() && parts.client.is_reset() {
             return Err(Fault::ClientReset);
         }
         Ok(Poll::Pending)
@@ -233,11 +236,12 @@ impl Exchange {
     /// Keeps an eye on a client whose request is complete: a reset ends the
     /// work at once, a FIN does not (it only means that no further request
     /// follows, RFC 9112 section 9.6), further bytes are kept, up to a bound.
+    /// Says whether nothing is read from it any more, which would tell a reset.
     fn poll_ahead<S: Transport, U, F, Se>(
         &mut self,
         cx: &mut Context<'_>,
         parts: &mut Parts<'_, S, U, F, Se>,
-    ) -> Result<(), Fault> {
+    ) -> Result<bool, Fault> {
         while !self.client_finished && self.waiting(parts.early) < AHEAD {
             let ahead = &mut self.ahead;
             let read = proxy_relay::lend(|buffers| {
@@ -249,13 +253,13 @@ impl Exchange {
                 read
             });
             match read {
-                Poll::Pending => break,
+                Poll::Pending => return Ok(false),
                 Poll::Ready(Ok(0)) => self.client_finished = true,
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(_)) => return Err(Fault::ClientReset),
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// What has to happen next.

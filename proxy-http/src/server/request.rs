@@ -18,8 +18,9 @@ pub(super) struct Request<'b> {
 impl<'b> Request<'b> {
     /// What it asks for, and where.
     pub(super) fn ask(&self, peer: &'b Peer, fetch_https: bool) -> Result<Ask<'b>, Refusal> {
-        let operation = operation(self.head);
-        let secure = match self.head.target() {
+        let target = self.head.target();
+        let operation = operation(self.head, target);
+        let secure = match target {
             RequestTarget::Authority(_) => false,
             RequestTarget::Absolute { scheme, .. } => is_secure(scheme, fetch_https)?,
             // RFC 9112 section 3.2.4: this proxy is the server addressed.
@@ -51,6 +52,7 @@ impl<'b> Request<'b> {
 pub(super) struct Asked<'b> {
     operation: Option<Operation<'b>>,
     target: Option<Target<'b>>,
+    secure: bool,
 }
 
 impl<'b> From<&Ask<'b>> for Asked<'b> {
@@ -58,6 +60,7 @@ impl<'b> From<&Ask<'b>> for Asked<'b> {
         Self {
             operation: Some(ask.operation),
             target: Some(ask.target),
+            secure: ask.secure,
         }
     }
 }
@@ -65,8 +68,12 @@ impl<'b> From<&Ask<'b>> for Asked<'b> {
 impl<'b> From<&RequestHead<'b, 'b>> for Asked<'b> {
     fn from(head: &RequestHead<'b, 'b>) -> Self {
         Self {
-            operation: Some(operation(head)),
+            operation: Some(operation(head, head.target())),
             target: head.destination().ok(),
+            secure: match head.target() {
+                RequestTarget::Absolute { scheme, .. } => scheme.eq_ignore_ascii_case("https"),
+                _ => false,
+            },
         }
     }
 }
@@ -76,6 +83,7 @@ impl<'b> Asked<'b> {
     pub(super) fn tell(self, report: &mut Report<'b>) {
         report.operation = self.operation;
         report.target = self.target;
+        report.secure = self.secure;
     }
 }
 
@@ -89,8 +97,8 @@ fn is_secure(scheme: &str, fetch_https: bool) -> Result<bool, HeadError> {
     }
 }
 
-fn operation<'b>(head: &RequestHead<'b, 'b>) -> Operation<'b> {
-    match head.target() {
+fn operation<'b>(head: &RequestHead<'b, 'b>, target: RequestTarget<'b>) -> Operation<'b> {
+    match target {
         RequestTarget::Authority(_) => Operation::Tunnel,
         _ => Operation::Request {
             method: head.method(),

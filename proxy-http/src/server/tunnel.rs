@@ -47,6 +47,8 @@ pub(super) struct Ledger<G: Gateway> {
 pub(super) struct Upgrade {
     pub(super) method: Box<str>,
     pub(super) path: Box<str>,
+    /// It was for an `https` URL.
+    pub(super) secure: bool,
     /// Bytes of the heads, to the origin and to the client.
     pub(super) moved: (u64, u64),
 }
@@ -102,6 +104,7 @@ impl<G: Gateway> Ledger<G> {
         };
         report.operation = Some(operation);
         report.target = Some(self.target.as_target());
+        report.secure = self.upgrade.as_ref().is_some_and(|upgrade| upgrade.secure);
         report.status = Some(status);
         report.up = before.0 + up;
         report.down = before.1 + down;

@@ -28,6 +28,7 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Told {
     pub word: String,
     pub target: String,
+    pub secure: bool,
     pub status: Option<u16>,
     pub up: u64,
     pub down: u64,
@@ -133,6 +134,7 @@ impl Gateway for Direct {
             target: report
                 .target
                 .map_or(String::new(), |target| target.to_string()),
+            secure: report.secure,
             status: report.status,
             up: report.up,
             down: report.down,

@@ -1,0 +1,113 @@
+"""The proxyd under test: its configuration, its process, and what its access log says."""
+
+import asyncio
+import json
+import os
+import re
+import urllib.parse
+
+from origin import PROXY_ADDRESS
+
+USER, PASSWORD = "alice", "s3cret:w%rd/+ &"
+
+
+class Proxyd:
+    """`open` asks for no login, `login` for that of `USER`; `secure` is like `login`, inside TLS."""
+
+    LISTENERS = ("open", "login", "secure")
+
+    def __init__(self, binary, work, certificate, key):
+        self.binary, self.log = binary, work / "access.log"
+        self.errors = work / "proxyd.err"
+        self.file = work / "proxyd.toml"
+        self.file.write_text(CONFIG.format(
+            log=self.log, source=PROXY_ADDRESS, cert=certificate, key=key, user=USER, password=PASSWORD))
+        self.read = 0
+
+    async def start(self):
+        with open(self.errors, "wb") as errors:
+            self.process = await asyncio.create_subprocess_exec(
+                self.binary, "--config", self.file, stdin=asyncio.subprocess.DEVNULL, stdout=errors, stderr=errors)
+        async with asyncio.timeout(20):
+            while len(found := self._addresses()) < len(self.LISTENERS):
+                if self.process.returncode is not None:
+                    raise RuntimeError(f"proxyd did not start:\n{self.errors.read_text()}")
+                await asyncio.sleep(0.02)
+        self.addresses = dict(zip(self.LISTENERS, found))
+
+    def _addresses(self):
+        return re.findall(r"^listening https? (\S+)\n", self.errors.read_text(), re.MULTILINE)
+
+    def url(self, listener, user=None, password=None):
+        """`http://USER:PASSWORD@ADDRESS`, as the environment variables of most clients have it."""
+        address, scheme, login = self.addresses[listener], "http", ""
+        if listener == "secure":
+            scheme, address = "https", address.replace("127.0.0.1", "localhost")
+        if user is not None:
+            login = ":".join(urllib.parse.quote(word, safe="") for word in (user, password)) + "@"
+        return f"{scheme}://{login}{address}"
+
+    def lines(self):
+        """What was written to the access log since `forget`."""
+        with open(self.log, "rb") as log:
+            log.seek(self.read)
+            text = log.read()
+        return [json.loads(line) for line in text[:text.rfind(b"\n") + 1].splitlines()]
+
+    def forget(self):
+        self.read = os.path.getsize(self.log)
+
+    def descriptors(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    async def stop(self):
+        """Ends it in order, and returns its exit status."""
+        if self.process.returncode is None:
+            self.process.terminate()
+        try:
+            async with asyncio.timeout(20):
+                return await self.process.wait()
+        except TimeoutError:
+            self.process.kill()
+            raise
+
+
+CONFIG = """\
+workers = 2
+drain = "5s"
+
+[log]
+access = "{log}"
+format = "json"
+
+[[source]]
+name = "visible"
+addresses = ["{source}"]
+
+[[listener]]
+name = "open"
+protocol = "http"
+address = "127.0.0.1:0"
+auth = false
+source = "visible"
+
+[[listener]]
+name = "login"
+protocol = "http"
+address = "127.0.0.1:0"
+auth = true
+source = "visible"
+
+[[listener]]
+name = "secure"
+protocol = "https"
+address = "127.0.0.1:0"
+auth = true
+source = "visible"
+cert = "{cert}"
+key = "{key}"
+
+[[user]]
+name = "{user}"
+password = "{password}"
+"""
