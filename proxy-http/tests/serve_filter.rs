@@ -1173,7 +1173,7 @@ fn what_a_filter_holds_back_has_moved_all_the_same() {
     run(async {
         let origin = Origin::start().await;
         let mut timeouts = Timeouts::default();
-        let soon = Some(Duration::from_millis(1500));
+        let soon = Some(Duration::from_secs(1));
         (timeouts.body, timeouts.progress) = (soon, soon);
         let mut config = Config::default();
         config.timeouts(timeouts);
