@@ -86,6 +86,26 @@ pub trait Filter<S> {
 }
 
 /// What is to become of a message.
+///
+/// ```
+/// use proxy_http::{Chunk, Direction, Filter, Flow, HeadEdit};
+///
+/// /// Counts the bytes of pages, and lets everything else pass unseen.
+/// struct Meter;
+///
+/// impl Filter<u64> for Meter {
+///     fn response(&self, _: &mut u64, head: &mut HeadEdit<'_>) -> Flow {
+///         match head.get("content-type") {
+///             Some(kind) if kind.starts_with(b"text/html") => Flow::Inspect,
+///             _ => Flow::Pass,
+///         }
+///     }
+///     fn body(&self, bytes: &mut u64, _: Direction, chunk: &mut Chunk<'_>) -> Flow {
+///         *bytes += chunk.bytes().len() as u64;
+///         Flow::Inspect
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Flow {

@@ -37,7 +37,8 @@
 //! 9209), [`ConnectHandshake`] for tunnels through a parent, and [`auth`] for
 //! Basic credentials. With the feature `serve`: `Server`, which speaks to clients
 //! on behalf of a [`Gateway`](proxy_core::Gateway), and to an HTTP parent if the
-//! gateway's connection leads to one ([`HttpParent`](proxy_core::HttpParent)).
+//! gateway's connection leads to one ([`HttpParent`](proxy_core::HttpParent)); what
+//! passes can be watched, changed or answered by a `Filter`.
 //!
 //! Limits: heads and field counts by [`HeadLimits`], chunk lines and trailers by
 //! constants of [`BodyFramer`]. Not here: HTTP/2, caching, content codings.

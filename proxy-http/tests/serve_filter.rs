@@ -4,11 +4,12 @@
 
 mod support;
 
-use proxy_core::{End, HttpParent};
+use proxy_core::{End, HttpParent, Timeouts};
 use proxy_http::{Answer, BodyFramer, Chunk, Config, Direction, Filter, Flow, Framing, HeadEdit};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 use support::*;
 use tokio::io::AsyncWriteExt;
 
@@ -295,7 +296,7 @@ fn an_answer_in_the_place_of_the_origins() {
                 client.until("\n").await;
             }
         }
-        assert_eq!(*proxy.gateway.connects.borrow(), 1);
+        assert_eq!(*proxy.gateway.dials.borrow(), 1);
         // A part of one, or too much: it is closed, the client's is kept.
         for sent in [
             "404 Gone\r\nContent-Length: 4\r\n\r\nlo",
@@ -699,7 +700,7 @@ fn p20_a_rewritten_answer_is_sent_in_chunks() {
             }
         }
         // Both connections went through all of it.
-        assert_eq!(*proxy.gateway.connects.borrow(), 1);
+        assert_eq!(*proxy.gateway.dials.borrow(), 1);
         // One without a length: the client's connection can be kept nevertheless.
         client.send(origin.get("/")).await;
         let mut server = server.unwrap();
@@ -1164,5 +1165,73 @@ fn a_filter_that_passes_leaves_the_splice() {
     run(async {
         assert!(is_spliced(Flow::Pass).await);
         assert!(!is_spliced(Flow::Inspect).await);
+    });
+}
+
+#[test]
+fn what_a_filter_holds_back_has_moved_all_the_same() {
+    run(async {
+        let origin = Origin::start().await;
+        let mut timeouts = Timeouts::default();
+        let soon = Some(Duration::from_secs(1));
+        (timeouts.body, timeouts.progress) = (soon, soon);
+        let mut config = Config::default();
+        config.timeouts(timeouts);
+        let held = RefCell::new(Vec::new());
+        let test = Test::new()
+            .request(|_| Flow::Rewrite)
+            .response(|_| Flow::Rewrite)
+            .body(move |_, chunk| {
+                held.borrow_mut().extend_from_slice(chunk.bytes());
+                let all = chunk.is_last().then(|| held.take());
+                chunk.replace(all.unwrap_or_default());
+                Flow::Rewrite
+            });
+        let proxy = Proxy::with(Direct::default(), config, test).await;
+        let mut client = proxy.client().await;
+        client
+            .send(post(&origin, "Content-Length: 6\r\n\r\n"))
+            .await;
+        let mut server = origin.accept().await;
+        server.until("\r\n\r\n").await;
+        // Longer in all than anything may stand still.
+        for byte in ["a", "b", "c", "d", "e", "f"] {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            client.send(byte).await;
+        }
+        assert_eq!(server.until("0\r\n\r\n").await, "6\r\nabcdef\r\n0\r\n\r\n");
+        server
+            .send("HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n")
+            .await;
+        for byte in ["a", "b", "c", "d", "e", "f"] {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            server.send(byte).await;
+        }
+        assert_eq!(chunked(&mut client).await.0, "abcdef");
+    });
+}
+
+#[test]
+fn tunnels_are_the_gateways() {
+    run(async {
+        let origin = Origin::start().await;
+        let proxy = proxy(
+            Test::new()
+                .request(|head| {
+                    assert_ne!(head.method(), Some("CONNECT"));
+                    answer(200, ".")
+                })
+                .response(|_| Flow::Reject(502)),
+        )
+        .await;
+        let mut client = proxy.client().await;
+        client.send(origin.get("/")).await;
+        client.until("\r\n\r\n.").await;
+        let name = &origin.name;
+        let connect = format!("CONNECT {name} HTTP/1.1\r\nHost: {name}\r\n\r\nhello");
+        client.send(connect).await;
+        assert!(client.until("\r\n\r\n").await.starts_with("HTTP/1.1 200 "));
+        let mut server = origin.accept().await;
+        server.until("hello").await;
     });
 }

@@ -23,7 +23,7 @@ pub struct EditScript {
     /// The version to send is 1.1 whatever was received.
     upgrade_version: bool,
     /// The length of `text`, and the target, when the changes were settled.
-    settled: (usize, NewTarget),
+    settled: (u32, NewTarget),
 }
 
 impl EditScript {
@@ -150,8 +150,10 @@ impl<'a> HeadEdit<'a> {
     /// ```
     pub fn resume(script: &'a mut EditScript, head: &RequestHead<'a, 'a>) -> Self {
         let (text, target) = script.settled;
-        script.inserts.retain(|line| (line.start as usize) < text);
-        script.text.truncate(text);
+        if script.text.len() > text as usize {
+            script.inserts.retain(|line| line.start < text);
+            script.text.truncate(text as usize);
+        }
         script.target = target;
         Self {
             script,
@@ -179,7 +181,7 @@ impl<'a> HeadEdit<'a> {
     /// Makes the changes so far the ones that [`resume`](Self::resume) goes back
     /// to.
     pub fn settle(&mut self) {
-        self.script.settled = (self.script.text.len(), self.script.target);
+        self.script.settled = (offset(self.script.text.len()), self.script.target);
     }
 
     /// Leaves out every field called `name`, in any case; says whether there

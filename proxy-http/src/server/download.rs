@@ -104,21 +104,22 @@ impl Download {
     }
 
     /// Moves what can be moved; says whether bytes moved, and how it ended.
-    pub(super) fn poll<S, U, F, Se>(
+    pub(super) fn poll<S: Transport, U: Transport, F: Filter<Se>, Se>(
         &mut self,
         cx: &mut Context<'_>,
         parts: &mut Parts<'_, S, U, F, Se>,
-    ) -> Result<(bool, Poll<Verdict>), Fault>
-    where
-        S: Transport,
-        U: Transport,
-        F: Filter<Se>,
-    {
-        // The first bytes of a head are progress, the later ones are not: a head
-        // must not be dripped for ever.
-        let before = (self.bytes(), self.partial.is_empty());
+    ) -> Result<(bool, Poll<Verdict>), Fault> {
+        let before = self.progress();
         let ended = self.advance(cx, parts)?;
-        Ok(((self.bytes(), self.partial.is_empty()) != before, ended))
+        Ok((self.progress() != before, ended))
+    }
+
+    /// Changes whenever bytes of the answer come or go. The first bytes of a head
+    /// are progress, the later ones are not: a head must not be dripped for ever.
+    /// A filter may hold bytes back for long.
+    fn progress(&self) -> (u64, u64, bool) {
+        let seen = self.framer.content();
+        (self.bytes(), seen, self.partial.is_empty())
     }
 
     /// Bytes that the client has taken, head included.
@@ -168,16 +169,11 @@ impl Download {
         self.view.take_answer()
     }
 
-    fn advance<S, U, F, Se>(
+    fn advance<S: Transport, U: Transport, F: Filter<Se>, Se>(
         &mut self,
         cx: &mut Context<'_>,
         parts: &mut Parts<'_, S, U, F, Se>,
-    ) -> Result<Poll<Verdict>, Fault>
-    where
-        S: Transport,
-        U: Transport,
-        F: Filter<Se>,
-    {
+    ) -> Result<Poll<Verdict>, Fault> {
         loop {
             match self.outbox.poll_flush(parts.client, cx) {
                 Poll::Pending => return Ok(Poll::Pending),
@@ -197,16 +193,11 @@ impl Download {
         }
     }
 
-    fn poll_head<S, U, F, Se>(
+    fn poll_head<S: Transport, U: Transport, F: Filter<Se>, Se>(
         &mut self,
         cx: &mut Context<'_>,
         parts: &mut Parts<'_, S, U, F, Se>,
-    ) -> Result<Poll<()>, Fault>
-    where
-        S: Transport,
-        U: Transport,
-        F: Filter<Se>,
-    {
+    ) -> Result<Poll<()>, Fault> {
         lend(|buffers| {
             let Buffers { read, write, .. } = buffers;
             let n = match poll_read(parts.origin, cx, read) {
@@ -227,18 +218,13 @@ impl Download {
     }
 
     /// Takes interim heads and the final one from the front of `bytes`.
-    fn take_heads<S, U, F, Se>(
+    fn take_heads<S: Transport, U: Transport, F: Filter<Se>, Se>(
         &mut self,
         cx: &mut Context<'_>,
         parts: &mut Parts<'_, S, U, F, Se>,
         bytes: &[u8],
         out: &mut BytesMut,
-    ) -> Result<(), Fault>
-    where
-        S: Transport,
-        U: Transport,
-        F: Filter<Se>,
-    {
+    ) -> Result<(), Fault> {
         let mut parser = self.lend_parser();
         let mut rest = bytes;
         let result = loop {
@@ -317,18 +303,14 @@ impl Download {
 
     /// Passes the final head on, with the part of the body that came with it.
     /// `bytes` begins with the head, which takes `used` of them.
-    fn last<S, U, F, Se>(
+    fn last<S: Transport, U, F: Filter<Se>, Se>(
         &mut self,
         cx: &mut Context<'_>,
         parts: &mut Parts<'_, S, U, F, Se>,
         head: &ResponseHead<'_, '_>,
         (bytes, used): (&[u8], usize),
         out: &mut BytesMut,
-    ) -> Result<(), Fault>
-    where
-        S: Transport,
-        F: Filter<Se>,
-    {
+    ) -> Result<(), Fault> {
         let rest = &bytes[used..];
         self.decide(parts, head);
         if let Err(fault) = self.encode_head(parts, head, out) {

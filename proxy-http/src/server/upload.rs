@@ -142,7 +142,7 @@ impl Upload {
         U: Transport,
         F: Filter<Se>,
     {
-        let before = self.bytes();
+        let before = self.progress();
         loop {
             match self.outbox.poll_flush(parts.origin, cx) {
                 Poll::Pending => break,
@@ -160,12 +160,18 @@ impl Upload {
                 break;
             }
         }
-        Ok(self.bytes() != before)
+        Ok(self.progress() != before)
     }
 
     /// The answer that a filter gave instead of forwarding the request.
     pub(super) fn take_answer(&mut self) -> Option<Box<Answer>> {
         self.view.take_answer()
+    }
+
+    /// Changes whenever bytes of the request come or go. A filter may hold some
+    /// back for long.
+    fn progress(&self) -> (u64, u64) {
+        (self.bytes(), self.framer.content())
     }
 
     /// Bytes that the origin has taken, head included.
