@@ -67,10 +67,7 @@ fn a_client_of_http_1_0_is_served_inside_tls() {
             .args(["--http1.0", "--cacert"])
             .args([Certs::shared().ca()]);
         let seen = curl.ok();
-        assert!(
-            seen.starts_with("GET /old HTTP/1.0\r\n"),
-            "{way:?}: {seen}"
-        );
+        assert!(seen.starts_with("GET /old HTTP/1.0\r\n"), "{way:?}: {seen}");
     }
     drop(origin);
     proxy.finish();
