@@ -4,8 +4,8 @@
 use super::edit::{HeadEdit, Line};
 use super::field::{Kind, Kinds, list};
 use super::options::{is_protected, names};
-use super::{RequestHead, RequestTarget, Version};
-use crate::head::field::{span, text};
+use super::{RequestHead, Version};
+use crate::head::field::span;
 
 /// How a request goes on to its origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,19 +110,17 @@ impl HeadEdit<'_> {
         let Line::Request(line) = self.line else {
             return;
         };
-        let target = text(span(self.bytes, line.target, line.target_len));
-        let (RequestTarget::Absolute { authority, .. } | RequestTarget::Authority(authority)) =
-            line.form.of(target)
-        else {
+        let target = span(self.bytes, line.target, line.target_len);
+        let Some(authority) = line.form.authority_of(target) else {
             return;
         };
-        if self.table.first(Kind::Host, self.bytes) == Some(authority.as_bytes()) {
+        if self.table.first(Kind::Host, self.bytes) == Some(authority) {
             return;
         }
         // RFC 9110 section 7.2: first, when there was none.
         let place = self.table.place_of(Kind::Host);
         self.cut_kind(Kind::Host);
-        self.insert(place.unwrap_or(0), b"Host", authority.as_bytes());
+        self.insert(place.unwrap_or(0), b"Host", authority);
     }
 
     fn count_forwards(&mut self) {

@@ -126,7 +126,12 @@ impl<'p, 'b> RequestHead<'p, 'b> {
     /// empty one, and the authority of a CONNECT. A query without path is shown
     /// without the `/` that goes in front of it.
     pub fn path(&self) -> &'b str {
-        match self.target() {
+        self.path_of(self.target())
+    }
+
+    /// The same, of the [`target`](Self::target) that the caller has.
+    pub(crate) fn path_of(&self, target: RequestTarget<'b>) -> &'b str {
+        match target {
             RequestTarget::Absolute {
                 path_and_query: "", ..
             } => self.empty_path(),
@@ -157,7 +162,15 @@ impl<'p, 'b> RequestHead<'p, 'b> {
     /// [`HeadError::Destination`] if there is none or it is malformed (user
     /// information is), [`HeadError::Scheme`] if the scheme is another one.
     pub fn destination(&self) -> Result<Target<'b>, HeadError> {
-        target::destination(self.target(), self.table.first(Kind::Host, self.bytes))
+        self.destination_of(self.target())
+    }
+
+    /// The same, of the [`target`](Self::target) that the caller has.
+    pub(crate) fn destination_of(
+        &self,
+        target: RequestTarget<'b>,
+    ) -> Result<Target<'b>, HeadError> {
+        target::destination(target, self.table.first(Kind::Host, self.bytes))
     }
 
     /// The fields in order.

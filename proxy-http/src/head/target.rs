@@ -75,6 +75,15 @@ impl Form {
         })
     }
 
+    /// The authority in `target`, which this form was read from, if it has one.
+    pub(super) fn authority_of(self, target: &[u8]) -> Option<&[u8]> {
+        match self {
+            Self::Absolute { authority, path } => target.get(authority as usize..path as usize),
+            Self::Authority => Some(target),
+            Self::Asterisk | Self::Origin => None,
+        }
+    }
+
     /// The parts of `target`, which this form was read from.
     pub(super) fn of(self, target: &str) -> RequestTarget<'_> {
         match self {

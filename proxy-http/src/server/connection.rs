@@ -138,7 +138,14 @@ impl<'s, G: Gateway, F, S> Connection<'s, G, F, S> {
 /// Why no request head could be had.
 enum Unread {
     Ended(End),
-    Refused(Refusal),
+    /// Boxed, to keep what every request passes through small.
+    Refused(Box<Refusal>),
+}
+
+impl Unread {
+    fn refused(refusal: Refusal) -> Self {
+        Self::Refused(Box::new(refusal))
+    }
 }
 
 impl<G, F, S> Connection<'_, G, F, S>
@@ -187,14 +194,14 @@ where
                     Ok(Status::Complete(_, used)) => return Poll::Ready(Ok((block, used))),
                     Err(error) => {
                         self.block = Some(block);
-                        return Poll::Ready(Err(Unread::Refused(error.into())));
+                        return Poll::Ready(Err(Unread::refused(error.into())));
                     }
                 }
             }
             match self.poll_input(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(0)) if self.block.is_some() => {
-                    return Poll::Ready(Err(Unread::Refused(Refusal::cut_off())));
+                    return Poll::Ready(Err(Unread::refused(Refusal::cut_off())));
                 }
                 Poll::Ready(Ok(0)) => return Poll::Ready(Err(Unread::Ended(End::ClientFinished))),
                 Poll::Ready(Ok(_)) => {}
@@ -242,7 +249,7 @@ where
     fn unread(&self, expired: Expired) -> Unread {
         match expired {
             Expired::Stopped(end) => Unread::Ended(end),
-            Expired::Elapsed if self.block.is_some() => Unread::Refused(Refusal::too_slow()),
+            Expired::Elapsed if self.block.is_some() => Unread::refused(Refusal::too_slow()),
             Expired::Elapsed => Unread::Ended(End::Idle),
         }
     }
@@ -259,7 +266,7 @@ where
                 }
                 Next::End(end)
             }
-            Err(Unread::Refused(refusal)) => Box::pin(self.refuse_unread(refusal)).await,
+            Err(Unread::Refused(refusal)) => Box::pin(self.refuse_unread(*refusal)).await,
         }
     }
 

@@ -33,7 +33,9 @@ pub(super) struct Download {
     outbox: Outbox,
     /// Bytes that pumps moved.
     pumped: u64,
-    parser: ResponseParser,
+    /// Boxed, since it is lent and given back for each answer; `None` while it is
+    /// lent.
+    parser: Option<Box<ResponseParser>>,
     script: EditScript,
     /// A head that has not arrived in full.
     partial: BytesMut,
@@ -63,10 +65,10 @@ enum Phase {
 impl Download {
     /// At rest.
     pub(super) fn new(limits: HeadLimits) -> Self {
-        Self::with(ResponseParser::new(limits), EditScript::new())
+        Self::with(Box::new(ResponseParser::new(limits)), EditScript::new())
     }
 
-    fn with(parser: ResponseParser, script: EditScript) -> Self {
+    fn with(parser: Box<ResponseParser>, script: EditScript) -> Self {
         Self {
             status: 0,
             closing: false,
@@ -76,7 +78,7 @@ impl Download {
             surplus: BytesMut::new(),
             outbox: Outbox::default(),
             pumped: 0,
-            parser,
+            parser: Some(parser),
             script,
             partial: BytesMut::new(),
             framer: BodyFramer::new(Framing::None),
@@ -98,9 +100,9 @@ impl Download {
         *self = Self::with(parser, std::mem::take(&mut self.script));
     }
 
-    /// The parser, in exchange for one without memory.
-    fn lend_parser(&mut self) -> ResponseParser {
-        std::mem::replace(&mut self.parser, ResponseParser::new(HeadLimits::default()))
+    fn lend_parser(&mut self) -> Box<ResponseParser> {
+        let new = || Box::new(ResponseParser::new(HeadLimits::default()));
+        self.parser.take().unwrap_or_else(new)
     }
 
     /// Moves what can be moved; says whether bytes moved, and how it ended.
@@ -251,7 +253,7 @@ impl Download {
                 }
             }
         };
-        self.parser = parser;
+        self.parser = Some(parser);
         result
     }
 

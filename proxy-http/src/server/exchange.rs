@@ -138,7 +138,9 @@ impl Exchange {
     ) where
         U: Transport,
     {
-        self.down.clear();
+        // The answer's side is at rest: a request that has had a byte of an answer
+        // is not sent again.
+        debug_assert!(self.down.is_untouched());
         self.waiting = Waiting::default();
         self.up.begin(cx, parts);
     }

@@ -32,7 +32,7 @@ impl<'b> Request<'b> {
         Ok(Ask {
             peer,
             operation,
-            target: self.head.destination()?,
+            target: self.head.destination_of(target)?,
             via: match operation {
                 Operation::Tunnel => self.head.get("via"),
                 _ => None,
@@ -67,10 +67,11 @@ impl<'b> From<&Ask<'b>> for Asked<'b> {
 
 impl<'b> From<&RequestHead<'b, 'b>> for Asked<'b> {
     fn from(head: &RequestHead<'b, 'b>) -> Self {
+        let target = head.target();
         Self {
-            operation: Some(operation(head, head.target())),
-            target: head.destination().ok(),
-            secure: match head.target() {
+            operation: Some(operation(head, target)),
+            target: head.destination_of(target).ok(),
+            secure: match target {
                 RequestTarget::Absolute { scheme, .. } => scheme.eq_ignore_ascii_case("https"),
                 _ => false,
             },
@@ -102,7 +103,7 @@ fn operation<'b>(head: &RequestHead<'b, 'b>, target: RequestTarget<'b>) -> Opera
         RequestTarget::Authority(_) => Operation::Tunnel,
         _ => Operation::Request {
             method: head.method(),
-            path: head.path(),
+            path: head.path_of(target),
         },
     }
 }
