@@ -80,6 +80,11 @@ drain = "5s"
 access = "{log}"
 format = "json"
 
+# The browser also asks for hosts of its maker: whatever is not on this machine is not to be found.
+[resolver]
+servers = ["127.0.0.1:9"]
+timeout = "1s"
+
 [[source]]
 name = "visible"
 addresses = ["{source}"]

@@ -40,6 +40,7 @@ class Browser:
             self.session = (await self.call("Target.attachToTarget", targetId=target, flatten=True))["sessionId"]
             await self.call("Network.enable", maxTotalBufferSize=1 << 28, maxResourceBufferSize=1 << 26)
             await self.call("Page.enable")
+            await self.call("Page.setLifecycleEventsEnabled", enabled=True)
         except BaseException:
             self.process.kill()
             raise
@@ -111,12 +112,14 @@ class Browser:
 
     async def open(self, url):
         """Loads a page; the text of the error, if there is one."""
-        before = len(self.seen("Page.loadEventFired"))
-        error = (await self.call("Page.navigate", url=url)).get("errorText")
-        while error is None and len(self.seen("Page.loadEventFired")) == before:
+        going = await self.call("Page.navigate", url=url)
+        # Its own end, not that of the page before.
+        while "errorText" not in going and not any(
+                event["name"] == "load" and event["loaderId"] == going["loaderId"]
+                for event in self.seen("Page.lifecycleEvent")):
             self.arrived.clear()
             await self.arrived.wait()
-        return error
+        return going.get("errorText")
 
     def seen(self, method):
         return [params for name, params in self.events if name == method]
