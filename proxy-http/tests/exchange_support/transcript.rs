@@ -136,7 +136,9 @@ impl Stage {
     /// What was read is passed on, or held within a bound.
     fn check_memory(&self) {
         let origins = self.notes.origins.borrow();
-        let from_origins: usize = origins.iter().map(|origin| origin.read.get()).sum();
+        // What came on a connection that is closed is gone.
+        let open = origins.iter().filter(|origin| !origin.closed.get());
+        let from_origins: usize = open.map(|origin| origin.read.get()).sum();
         let to_origins: usize = origins
             .iter()
             .map(|origin| origin.taken.borrow().len())

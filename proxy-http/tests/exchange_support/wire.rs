@@ -26,6 +26,8 @@ pub(crate) struct Far {
     pub(crate) said: RefCell<Vec<u8>>,
     /// How much of it the server has read.
     pub(crate) read: Cell<usize>,
+    /// The server has done with it.
+    pub(crate) closed: Cell<bool>,
     /// The server wants its end to be seen as a cut.
     pub(crate) cut: Cell<bool>,
     /// All that the server wrote.
@@ -101,6 +103,12 @@ impl Far {
 
     fn wake_writer(&self) {
         self.writer.take().into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.0.closed.set(true);
     }
 }
 
