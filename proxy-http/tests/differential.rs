@@ -186,4 +186,4 @@ const CHUNKED_RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\
 
 const METHODS: &[&str] = &["GET", "GET", "POST", "HEAD", "CONNECT"];
 
-const CASES: usize = 300_000;
+const CASES: usize = 150_000;

@@ -46,6 +46,22 @@ fn p22_nothing_follows_half_an_interim_answer() {
     );
 }
 
+/// What one side sends while the other takes nothing is left to the kernel of who sends it.
+#[test]
+fn p34_a_slow_reader_does_not_fill_memory() {
+    let put = b"PUT http://h/ HTTP/1.1\r\nHost: h\r\nContent-Length: 900000\r\n\r\nx\xfe\xff\xfb\xff\xf9\xf9\xf9\xf9";
+    play(put);
+    for framing in [
+        "Content-Length: 900000\r\n",
+        "",
+        "Transfer-Encoding: chunked\r\n",
+    ] {
+        let get = b"\xfb\xfaGET http://h/ HTTP/1.1\r\nHost: h\r\n\r\n\xff";
+        let head = format!("HTTP/1.1 200 OK\r\n{framing}\r\n90000\r\nx");
+        play(&[get, head.as_bytes(), b"\xf9\xf9\xf9\xf9"].concat());
+    }
+}
+
 /// A piece of a transcript: see there for the bytes that are stage directions.
 fn piece() -> impl Strategy<Value = &'static [u8]> {
     prop::sample::select(PIECES)

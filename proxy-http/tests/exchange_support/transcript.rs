@@ -31,6 +31,9 @@ const SIP: u8 = 0xfa;
 const MUCH: u8 = 0xf9;
 const FIRST: u8 = MUCH;
 
+/// More than the buffers and tables of one connection, and less than much.
+const HELD: usize = 192 * 1024;
+
 /// Plays a transcript to its end and judges what came of it.
 pub(crate) fn play(transcript: &[u8]) {
     RUNTIME.with(|runtime| {
@@ -84,6 +87,7 @@ impl Stage {
         while let Some(len) = text.iter().position(|byte| *byte >= FIRST) {
             self.send(&text[..len]);
             run();
+            self.check_memory();
             self.direct(text[len]);
             text = &text[len + 1..];
         }
@@ -127,6 +131,23 @@ impl Stage {
             (SIP, Some(far)) => far.sip(5),
             _ => {}
         }
+    }
+
+    /// What was read is passed on, or held within a bound.
+    fn check_memory(&self) {
+        let origins = self.notes.origins.borrow();
+        // What came on a connection that is closed is gone.
+        let open = origins.iter().filter(|origin| !origin.closed.get());
+        let from_origins: usize = open.map(|origin| origin.read.get()).sum();
+        let to_origins: usize = origins
+            .iter()
+            .map(|origin| origin.taken.borrow().len())
+            .sum();
+        let to_client = self.client.taken.borrow().len();
+        assert!(from_origins <= to_client + HELD, "too much of an answer");
+        // Later on, some of what the client sends may be read to be dropped.
+        let held = self.client.read.get() <= to_origins + HELD;
+        assert!(to_client > 0 || held, "too much of a request");
     }
 
     /// Everybody takes what there is and says goodbye.

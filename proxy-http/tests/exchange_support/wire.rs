@@ -24,6 +24,10 @@ pub(crate) struct Far {
     credit: Cell<Option<usize>>,
     /// All that was sent to the server.
     pub(crate) said: RefCell<Vec<u8>>,
+    /// How much of it the server has read.
+    pub(crate) read: Cell<usize>,
+    /// The server has done with it.
+    pub(crate) closed: Cell<bool>,
     /// The server wants its end to be seen as a cut.
     pub(crate) cut: Cell<bool>,
     /// All that the server wrote.
@@ -102,6 +106,12 @@ impl Far {
     }
 }
 
+impl Drop for Wire {
+    fn drop(&mut self) {
+        self.0.closed.set(true);
+    }
+}
+
 impl Transport for Wire {
     fn abort(&mut self) {
         self.0.cut.set(true);
@@ -135,6 +145,7 @@ impl AsyncRead for Wire {
         let (front, _) = coming.make_contiguous().split_at(n);
         buffer.put_slice(front);
         coming.drain(..n);
+        far.read.set(far.read.get() + n);
         Poll::Ready(Ok(()))
     }
 }

@@ -153,7 +153,7 @@ fn read_plainly(head: &[u8]) -> (Words, Fields) {
 }
 
 /// What goes on to the origin: the same message, in origin form, with one
-/// `Host`, nothing of the previous hop; a second pass changes nothing.
+/// `Host`, nothing of the previous hop; a second pass changes nothing but a count.
 fn request_forwarded(head: &RequestHead<'_, '_>) {
     if head.destination().is_err() {
         return;
@@ -198,7 +198,11 @@ fn request_forwarded(head: &RequestHead<'_, '_>) {
     ] {
         assert_eq!(sent.get(gone), None);
     }
-    assert_eq!(to_origin(&sent, hop), once, "a second pass changes nothing");
+    match head.max_forwards() {
+        // RFC 9110 section 7.6.2: each pass counts.
+        Ok(Some(n)) => assert_eq!(sent.max_forwards(), Ok(Some(n.saturating_sub(1)))),
+        _ => assert_eq!(to_origin(&sent, hop), once, "a second pass changes nothing"),
+    }
 }
 
 fn to_origin(head: &RequestHead<'_, '_>, hop: ToOrigin) -> BytesMut {
