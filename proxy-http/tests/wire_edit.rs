@@ -288,6 +288,10 @@ fn responses_lose_what_belongs_to_the_hop() {
             "HTTP/1.1 200 OK\r\nWWW-Authenticate: y\r\n\r\n",
         ),
         (
+            "HTTP/1.1 200 OK\r\nProxy-Authentication-Info: x\r\nAuthentication-Info: y\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nAuthentication-Info: y\r\n\r\n",
+        ),
+        (
             "HTTP/1.1 200 OK\r\nConnection: x\r\nX: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
         ),
