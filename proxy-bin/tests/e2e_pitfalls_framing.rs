@@ -98,16 +98,41 @@ fn p02_lengths_that_differ_are_refused_and_equal_ones_never_forwarded_twice() {
 }
 
 #[test]
-fn p03_a_blank_before_the_colon_is_refused() {
+fn p03_a_blank_before_the_colon_is_refused_or_removed() {
     requests_refused(&[
         (400, "Content-Length : 3\r\n\r\nabc"),
         (400, "Transfer-Encoding\t: chunked\r\n\r\n0\r\n\r\n"),
         (400, "X : y\r\n\r\n"),
     ]);
     answers_refused(&[
-        "HTTP/1.1 200 OK\r\nContent-Length : 3\r\n\r\nabc",
-        "HTTP/1.1 200 OK\r\nTransfer-Encoding\t: chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent Length: 3\r\n\r\nabc",
+        "HTTP/1.1 200 OK\r\nContent-Length : 3\r\nContent-Length: 3\r\n\r\nabc",
+        "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
     ]);
+    let stage = Stage::new();
+    let near = stage.client();
+    for (said, told) in [
+        (
+            "X : y\r\nContent-Length\t: 3\r\n\r\nabc",
+            "X: y\r\nContent-Length: 3\r\n\r\nabc",
+        ),
+        (
+            "Transfer-Encoding \t: chunked\r\nY\t:z\r\n\r\n1\r\na\r\n0\r\n\r\n",
+            "Transfer-Encoding: chunked\r\nY:z\r\n\r\n1\r\na\r\n0\r\n\r\n",
+        ),
+        (
+            "Keep-Alive : x\r\nConnection : close, z\r\nZ : z\r\nContent-Length: 0\r\n\r\n",
+            "Content-Length: 0\r\n\r\n",
+        ),
+    ] {
+        stage.send(&near, "GET http://{h}/ HTTP/1.1\r\nHost: {h}\r\n\r\n");
+        let far = stage.far();
+        stage.head(&far);
+        far.send(format!("HTTP/1.1 200 OK\r\n{said}"));
+        near.expect(format!("HTTP/1.1 200 OK\r\n{told}"));
+    }
+    drop(near);
+    stage.finish();
 }
 
 #[test]

@@ -16,7 +16,8 @@ use proxy_core::ConnectErrorKind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeadError {
-    /// A blank between a field name and its colon (RFC 9112 section 5.1).
+    /// A blank between a field name and its colon in a request (RFC 9112 section
+    /// 5.1).
     #[error("blank before the colon of a field")]
     BlankBeforeColon,
     /// A CONNECT with a body (RFC 9110 section 9.3.6).

@@ -329,6 +329,28 @@ fn what_is_wrong_with_a_message_is_told_in_a_word() {
 }
 
 #[test]
+fn p05_a_body_known_to_be_bad_is_refused_without_a_connection() {
+    run(async {
+        for (body, fault) in [
+            ("0x3\r\n", "chunk-size"),
+            ("3\r\nabc0\r\n", "chunk-end"),
+            ("3\r\nabc\r\n-1\r\n", "chunk-size"),
+            ("0\r\nHost: h\r\n\r\n", "trailer-forbidden"),
+        ] {
+            let proxy = Proxy::start(Direct::default()).await;
+            let mut client = proxy.client().await;
+            let head = "POST http://127.0.0.1:1/ HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
+            client.send([head, body].concat()).await;
+            let answer = client.rest().await;
+            assert!(answer.starts_with("HTTP/1.1 400 "), "{body:?}: {answer}");
+            let told = &proxy.told(1).await[0];
+            assert_eq!((told.end, told.fault), (End::BadRequest, Some(fault)));
+            assert_eq!(*proxy.gateway.connects.borrow(), 0, "{body:?}");
+        }
+    });
+}
+
+#[test]
 fn what_is_wrong_with_an_answer_is_told_in_a_word() {
     run(async {
         let (origin, proxy) = (Origin::start().await, Proxy::start(Direct::default()).await);

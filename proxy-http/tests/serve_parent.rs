@@ -131,18 +131,34 @@ fn p24_a_challenge_of_the_parent_is_not_the_clients_to_answer() {
     }
 }
 
+/// What the client of a proxy without parent is told when the origin says this.
+async fn told_of(said: &str) -> String {
+    let (origin, proxy) = (Origin::start().await, Proxy::start(Direct::default()).await);
+    let mut client = proxy.client().await;
+    client.send(origin.get("/")).await;
+    let mut server = origin.accept().await;
+    server.until("\r\n\r\n").await;
+    server.send(said).await;
+    client.until("\r\n\r\n").await
+}
+
 #[test]
-fn a_407_of_an_origin_is_passed_on() {
+fn p24_an_origin_does_not_speak_for_the_proxy() {
     run(async {
-        let (origin, proxy) = (Origin::start().await, Proxy::start(Direct::default()).await);
-        let mut client = proxy.client().await;
-        client.send(origin.get("/")).await;
-        let mut server = origin.accept().await;
-        server.until("\r\n\r\n").await;
-        server
-            .send("HTTP/1.1 407 x\r\nContent-Length: 0\r\n\r\n")
-            .await;
-        assert!(client.until("\r\n\r\n").await.starts_with("HTTP/1.1 407 "));
+        // RFC 9110 sections 11.7.1 and 11.7.3: both fields are of the hop to the client.
+        let fields = "Proxy-Authenticate: Basic realm=\"proxy\"\r\nServer: s\r\n\
+                      proxy-authentication-info : nextnonce=\"n\"\r\nContent-Length: 0\r\n\r\n";
+        for status in ["200 OK", "401 Login", "407 Login"] {
+            let line = format!("HTTP/1.1 {status}\r\n");
+            assert_eq!(
+                told_of(&[&line, fields].concat()).await,
+                line + "Server: s\r\nContent-Length: 0\r\n\r\n"
+            );
+        }
+        // What concerns the origin goes on.
+        let own = "HTTP/1.1 401 x\r\nWWW-Authenticate: Basic realm=\"o\"\r\n\
+                   Authentication-Info: nextnonce=\"n\"\r\nContent-Length: 0\r\n\r\n";
+        assert_eq!(told_of(own).await, own);
     });
 }
 

@@ -288,6 +288,10 @@ fn responses_lose_what_belongs_to_the_hop() {
             "HTTP/1.1 200 OK\r\nWWW-Authenticate: y\r\n\r\n",
         ),
         (
+            "HTTP/1.1 200 OK\r\nProxy-Authentication-Info: x\r\nAuthentication-Info: y\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nAuthentication-Info: y\r\n\r\n",
+        ),
+        (
             "HTTP/1.1 200 OK\r\nConnection: x\r\nX: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
         ),
@@ -423,6 +427,41 @@ fn untouched_means_unchanged() {
         let mut edit = HeadEdit::response(&mut script, &parsed);
         edit.to_client(ToClient::default());
         assert_eq!(edit.is_unchanged(), unchanged, "{head:?}");
+    }
+}
+
+#[test]
+fn p03_blanks_before_the_colon_of_a_response_go() {
+    let head = "HTTP/1.1 200 OK\r\nA : 1\r\nB: 2 : 3\r\nc\t \t:4\r\nContent-Length : 5\r\n\
+                Keep-Alive : x\r\nConnection\t: y, close\r\nY : z\r\nSet-Cookie : a\r\nD :\r\n\r\n";
+    assert_eq!(
+        client(head),
+        "HTTP/1.1 200 OK\r\nA: 1\r\nB: 2 : 3\r\nc:4\r\nContent-Length: 5\r\nSet-Cookie: a\r\nD:\r\n\r\n"
+    );
+    // Whatever else is done to it.
+    assert_eq!(
+        response("HTTP/1.0 200\r\nA : 1\r\nB : 2\r\nC : 3\r\n\r\n", |edit| {
+            assert!(!edit.is_unchanged());
+            assert!(edit.get("a") == Some(b"1") && edit.headers().all(|h| h.name.len() == 1));
+            assert!(edit.remove("A"));
+            assert_eq!(edit.set("c", b"4"), Ok(()));
+            assert_eq!(edit.append("D", b"5"), Ok(()));
+        }),
+        "HTTP/1.0 200 \r\nB: 2\r\nc: 4\r\nD: 5\r\n\r\n"
+    );
+    // The next head has none.
+    let mut parser = ResponseParser::new(HeadLimits::default());
+    for (head, unchanged) in [
+        (&b"HTTP/1.1 200 OK\r\nA : 1\r\n\r\n"[..], false),
+        (b"HTTP/1.1 200 OK\r\nA: 1\r\n\r\n", true),
+    ] {
+        let Ok(Status::Complete(head, _)) = parser.parse(head) else {
+            panic!("a head");
+        };
+        let mut script = EditScript::new();
+        let mut edit = HeadEdit::response(&mut script, &head);
+        edit.to_client(ToClient::default());
+        assert_eq!(edit.is_unchanged(), unchanged);
     }
 }
 

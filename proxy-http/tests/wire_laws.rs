@@ -52,6 +52,10 @@ fn field() -> impl Strategy<Value = Vec<u8>> {
         Just(" folded"),
         Just("bl ank"),
         Just("X :"),
+        Just("X "),
+        Just("Connection\t"),
+        Just("Content-Length "),
+        Just("Transfer-Encoding \t"),
         Just(""),
     ];
     let value = prop_oneof![

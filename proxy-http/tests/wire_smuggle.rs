@@ -100,21 +100,61 @@ fn p02_length_repeated_or_in_doubt() {
 #[test]
 fn p03_blank_before_the_colon() {
     for (line, error) in [
-        ("Transfer-Encoding : chunked", BlankBeforeColon),
-        ("Transfer-Encoding\t: chunked", BlankBeforeColon),
-        ("Content-Length : 5", BlankBeforeColon),
-        ("X y: z", BlankBeforeColon),
         ("Transfer-Encoding\u{b}: chunked", FieldName),
         ("Transfer-Encoding\0: chunked", FieldName),
         ("Transfer\u{2010}Encoding: chunked", FieldName),
         (": chunked", FieldName),
-        ("no colon", BlankBeforeColon),
         ("nocolon", FieldName),
-        ("GET / HTTP/1.1", BlankBeforeColon),
         ("(x): y", FieldName),
         ("\"x\": y", FieldName),
     ] {
         refused_in_both(&format!("{line}\r\n"), error);
+    }
+    // With a blank the name is at fault for a request, what follows it for a response.
+    for line in ["X y: z", "no colon", "GET / HTTP/1.1", "X ", "X \0: y"] {
+        let fields = format!("{line}\r\n");
+        assert_eq!(request("1.1", &fields), Err(BlankBeforeColon), "{line:?}");
+        assert_eq!(response("1.1", &fields), Err(FieldName), "{line:?}");
+    }
+}
+
+#[test]
+fn p03_p26_a_blank_before_the_colon_hides_no_field_of_a_response() {
+    for (fields, framing) in [
+        ("Transfer-Encoding : chunked\r\n", Ok(Framing::Chunked)),
+        ("Transfer-Encoding\t \t: chunked\r\n", Ok(Framing::Chunked)),
+        ("Content-Length : 5\r\n", Ok(Framing::Length(5))),
+        ("X : y\r\nContent-Length: 5\r\n", Ok(Framing::Length(5))),
+        (
+            "Content-Length: 5\r\nContent-Length : 5\r\n",
+            Err(ContentLength),
+        ),
+        ("Content-Length\t: +5\r\n", Err(ContentLength)),
+        (
+            "Transfer-Encoding : chunked\r\nContent-Length: 5\r\n",
+            Err(LengthAndCoding),
+        ),
+        (
+            "Content-Length: 5\r\nTransfer-Encoding : chunked\r\n",
+            Err(LengthAndCoding),
+        ),
+        (
+            "Transfer-Encoding : chunked\r\nTransfer-Encoding: chunked\r\n",
+            Err(TransferEncoding),
+        ),
+        ("Transfer-Encoding : gzip\r\n", Err(TransferCoding)),
+        ("X : a\0b\r\n", Err(Control)),
+        ("X : y\r\n folded: z\r\n", Err(ObsoleteFold)),
+        ("X : y\r\n : z\r\n", Err(ObsoleteFold)),
+        ("X : y\nA: b\r\n", Err(LineEnd)),
+        ("X \r\n: y\r\n", Err(FieldName)),
+    ] {
+        assert_eq!(response("1.1", fields), framing, "{fields:?}");
+        let refused = request("1.1", fields);
+        match framing.is_ok() {
+            true => assert_eq!(refused, Err(BlankBeforeColon), "{fields:?}"),
+            false => assert!(refused.is_err(), "{fields:?}"),
+        }
     }
 }
 

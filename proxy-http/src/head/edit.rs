@@ -3,7 +3,7 @@
 
 use bytes::BytesMut;
 
-use super::field::{Field, Header, Kind, is_token, offset, span, text};
+use super::field::{Field, Header, Kind, blanks, is_token, offset, span, text};
 use super::request::RequestLine;
 use super::response::{CODE, StatusLine};
 use super::target::Form;
@@ -323,6 +323,7 @@ impl<'a> HeadEdit<'a> {
         self.script.inserts.is_empty()
             && self.script.target == NewTarget::Same
             && self.script.cuts.iter().all(|word| *word == 0)
+            && !self.table.spaced
             && self.keeps_start_line()
     }
 
@@ -421,15 +422,35 @@ impl<'a> HeadEdit<'a> {
                 run = self.table.line_start(cut + 1);
             }
         }
-        out.extend_from_slice(self.slice(run, self.table.end));
+        self.copy(run, self.table.end, out);
     }
 
     /// Copies what lies between `run` and a line; returns where the next run
     /// begins.
     fn copy_to(&self, line: usize, run: u32, out: &mut BytesMut) -> u32 {
         let place = self.table.line_start(line);
-        out.extend_from_slice(self.slice(run, place));
+        self.copy(run, place, out);
         run.max(place)
+    }
+
+    fn copy(&self, run: u32, end: u32, out: &mut BytesMut) {
+        match self.table.spaced {
+            false => out.extend_from_slice(self.slice(run, end)),
+            true => self.copy_closed(run, end, out),
+        }
+    }
+
+    /// RFC 9112 section 5.1: without the blanks between names and colons.
+    #[cold]
+    fn copy_closed(&self, mut run: u32, end: u32, out: &mut BytesMut) {
+        let lines = run..end;
+        let fields = self.table.fields.iter();
+        for field in fields.filter(|field| lines.contains(&field.name)) {
+            let name_end = field.name + u32::from(field.name_len);
+            out.extend_from_slice(self.slice(run, name_end));
+            run = name_end + offset(blanks(self.slice(name_end, end)));
+        }
+        out.extend_from_slice(self.slice(run, end));
     }
 
     fn cut_lines(&self) -> impl Iterator<Item = usize> {

@@ -194,6 +194,11 @@ pub(crate) fn is_trailer_forbidden(name: &[u8]) -> bool {
     Kind::of(name) != Kind::Other
 }
 
+/// How many blanks are in front.
+pub(crate) fn blanks(text: &[u8]) -> usize {
+    text.iter().take_while(|b| is_blank(**b)).count()
+}
+
 /// The text without surrounding blanks (RFC 9110 section 5.6.3), and how many
 /// stood before it.
 pub(crate) fn trim(text: &[u8]) -> (usize, &[u8]) {

@@ -82,6 +82,8 @@ pub(crate) struct HeaderTable {
     firsts: [u16; Kind::COUNT],
     options: Options,
     body: Framing,
+    /// Blanks stand between the name and the colon of some field.
+    spaced: bool,
     /// The answer to a CONNECT is expected: a 2xx has no framing.
     to_connect: bool,
 }

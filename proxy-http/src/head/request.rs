@@ -357,6 +357,7 @@ pub(super) struct RequestLine {
 
 impl StartLine for RequestLine {
     const LEADING_BLANKS: u8 = 4;
+    const SPACED_NAMES: bool = false;
     const UNENDED: HeadError = HeadError::UriTooLong;
 
     /// Stops a TLS handshake, a banner or other garbage at its first bytes
@@ -381,6 +382,7 @@ impl StartLine for RequestLine {
     fn parse<'s, 'b>(
         input: &'b [u8],
         start: usize,
+        _spaced: bool,
         slots: &'s mut [MaybeUninit<httparse::Header<'b>>],
     ) -> Result<Parsed<'s, 'b, Self>, HeadError> {
         let head = &input[start..];

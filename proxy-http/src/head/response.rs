@@ -14,6 +14,9 @@ use crate::auth;
 /// Parses response heads (RFC 9112 sections 2, 4 to 6), strictly and without
 /// copying; the counterpart of [`RequestParser`](crate::RequestParser).
 ///
+/// Blanks between a field's name and its colon belong to neither; an encoded
+/// [`HeadEdit`](crate::HeadEdit) is without them (RFC 9112 section 5.1).
+///
 /// ```
 /// use proxy_core::Status;
 /// use proxy_http::{Framing, HeadLimits, RequestKind, ResponseParser};
@@ -205,6 +208,7 @@ pub(super) struct StatusLine {
 
 impl StartLine for StatusLine {
     const LEADING_BLANKS: u8 = 0;
+    const SPACED_NAMES: bool = true;
     const UNENDED: HeadError = HeadError::TooLarge;
 
     fn could_begin(prefix: &[u8], new: usize) -> Result<(), HeadError> {
@@ -220,11 +224,13 @@ impl StartLine for StatusLine {
     fn parse<'s, 'b>(
         input: &'b [u8],
         start: usize,
+        spaced: bool,
         slots: &'s mut [MaybeUninit<httparse::Header<'b>>],
     ) -> Result<Parsed<'s, 'b, Self>, HeadError> {
         let head = &input[start..];
         let mut found = httparse::Response::new(&mut []);
         let len = httparse::ParserConfig::default()
+            .allow_spaces_after_header_name_in_responses(spaced)
             .parse_response_with_uninit_headers(&mut found, head, slots)
             .map_err(|error| start_fault(error, head, 0, HeadError::StatusLine))?;
         let (Some(status @ 100..600), Some(minor)) = (found.code, found.version) else {

@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use memchr::memchr;
 use proxy_core::{HeadLimits, Status};
 
-use super::field::{Field, MAX_NAME, is_token, offset};
+use super::field::{Field, MAX_NAME, blanks, is_token, offset};
 use super::{HeaderTable, Version};
 use crate::HeadError;
 
@@ -14,6 +14,9 @@ use crate::HeadError;
 pub(super) trait StartLine: Default {
     /// Empty lines to be skipped before the start line (RFC 9112 section 2.2).
     const LEADING_BLANKS: u8;
+    /// Whether blanks between a field's name and its colon are put up with (RFC
+    /// 9112 section 5.1).
+    const SPACED_NAMES: bool;
     /// The error for a start line that does not end within the limit.
     const UNENDED: HeadError;
 
@@ -21,7 +24,8 @@ pub(super) trait StartLine: Default {
     /// call to call; only its bytes from `new` on were not shown before.
     fn could_begin(prefix: &[u8], new: usize) -> Result<(), HeadError>;
 
-    /// Reads the start line at `start` and as many fields as follow it.
+    /// Reads the start line at `start` and as many fields as follow it, `spaced`
+    /// ones if they are put up with.
     ///
     /// An error names the fault of the start line, or is
     /// [`HeadError::TooManyFields`] when the slots do not suffice; for a faulty
@@ -29,6 +33,7 @@ pub(super) trait StartLine: Default {
     fn parse<'s, 'b>(
         input: &'b [u8],
         start: usize,
+        spaced: bool,
         slots: &'s mut [MaybeUninit<httparse::Header<'b>>],
     ) -> Result<Parsed<'s, 'b, Self>, HeadError>;
 
@@ -145,7 +150,8 @@ impl<L: StartLine> Scan<L> {
     fn read<const N: usize>(&mut self, input: &[u8]) -> Option<usize> {
         let most = self.limits.max_header_count();
         let mut slots = [const { MaybeUninit::uninit() }; N];
-        match L::parse(input, self.start, &mut slots[..most.min(N)]) {
+        let slots = &mut slots[..most.min(N)];
+        match L::parse(input, self.start, self.table.spaced, slots) {
             Ok(parsed) => self.keep(input, parsed),
             Err(HeadError::TooManyFields) if most > N => self.read_many(input),
             Err(_) => None,
@@ -235,7 +241,7 @@ impl<L: StartLine> Scan<L> {
         if !line.ends_with(b"\r\n") {
             return Err(HeadError::LineEnd);
         }
-        L::parse(line, 0, &mut [])?;
+        L::parse(line, 0, false, &mut [])?;
         self.phase = Phase::Fields;
         Ok(())
     }
@@ -251,11 +257,24 @@ impl<L: StartLine> Scan<L> {
     }
 
     fn ended(&mut self, input: &[u8], end: usize) -> Result<Status<()>, HeadError> {
-        match self.whole(&input[..end])? {
+        let head = &input[..end];
+        let found = match self.whole(head)? {
+            None if L::SPACED_NAMES => self.whole_spaced(head)?,
+            found => found,
+        };
+        match found {
             Some(end) => Ok(Status::Complete((), end)),
             // The names are right then, so it is a value.
             None => Err(self.fault(&input[..self.next], HeadError::Control)),
         }
+    }
+
+    /// Parses once more what has a fault: one that is put up with costs no other
+    /// head anything.
+    #[cold]
+    fn whole_spaced(&mut self, head: &[u8]) -> Result<Option<usize>, HeadError> {
+        self.table.spaced = true;
+        self.whole(head)
     }
 
     /// Names the first fault of lines that were refused, or else `other`.
@@ -268,7 +287,7 @@ impl<L: StartLine> Scan<L> {
             .find_map(|(count, line)| match line.ends_with(b"\r\n") {
                 false => Some(HeadError::LineEnd),
                 true if count == most => Some(HeadError::TooManyFields),
-                true => name_fault(line),
+                true => name_fault(line, L::SPACED_NAMES),
             })
             .unwrap_or(other)
     }
@@ -304,10 +323,12 @@ pub(super) fn start_fault(
     }
 }
 
-/// What is wrong with the name of a field, in a line that ends in CRLF.
-fn name_fault(line: &[u8]) -> Option<HeadError> {
+/// What is wrong with the name of a field, in a line that ends in CRLF; `spaced`
+/// if blanks behind it are put up with.
+fn name_fault(line: &[u8], spaced: bool) -> Option<HeadError> {
     let len = line.iter().position(|b| !is_token(*b)).unwrap_or(0);
-    match (line[0], line[len]) {
+    let gap = if spaced { blanks(&line[len..]) } else { 0 };
+    match (line[0], line[len + gap]) {
         (b' ' | b'\t', _) => Some(HeadError::ObsoleteFold),
         (_, b' ' | b'\t') => Some(HeadError::BlankBeforeColon),
         (_, b':') if len > MAX_NAME => Some(HeadError::TooLarge),
@@ -338,7 +359,18 @@ mod tests {
             (b"Na\0me: a\r\n", Some(HeadError::FieldName)),
             (b"N\xc3\xa4me: a\r\n", Some(HeadError::FieldName)),
         ] {
-            assert_eq!(name_fault(line), fault, "{line:?}");
+            assert_eq!(name_fault(line, false), fault, "{line:?}");
+            let spaced = match fault {
+                Some(HeadError::BlankBeforeColon) => None,
+                same => same,
+            };
+            assert_eq!(name_fault(line, true), spaced, "{line:?}");
+        }
+        for line in [&b"Na me: a\r\n"[..], b"Name \r\n", b"Name \0: a\r\n"] {
+            let fault = name_fault(line, false);
+            assert_eq!(fault, Some(HeadError::BlankBeforeColon), "{line:?}");
+            let fault = name_fault(line, true);
+            assert_eq!(fault, Some(HeadError::FieldName), "{line:?}");
         }
     }
 

@@ -16,7 +16,7 @@ pub(crate) struct Passed {
     /// that would have left by then.
     pub(crate) sent: Vec<Vec<u8>>,
     /// It says something in a way that some misunderstand, and that is not sent on: a framing
-    /// field with a right value that is not written as it usually is, or an upgrade in an answer
+    /// field with a right value that is not written as it usually is, a blank behind a name, or an upgrade in an answer
     /// that is no 101.
     pub(crate) translated: bool,
 }
@@ -57,6 +57,7 @@ fn is_unusual(head: &[u8]) -> bool {
     let head = String::from_utf8_lossy(head).to_ascii_lowercase();
     let mut lines = head.split("\r\n");
     lines.any(|line| match line.split_once(':') {
+        Some((name, _)) if name.ends_with(['\t', ' ']) => true,
         Some(("transfer-encoding", value)) => value.strip_prefix(' ').unwrap_or(value) != "chunked",
         Some(("content-length", value)) => {
             let value = value.strip_prefix(' ').unwrap_or(value);
