@@ -143,7 +143,7 @@ async fn told_of(said: &str) -> String {
 }
 
 #[test]
-fn p24_an_origin_does_not_speak_for_the_proxy() {
+fn p23_an_origin_does_not_speak_for_the_proxy() {
     run(async {
         // RFC 9110 sections 11.7.1 and 11.7.3: both fields are of the hop to the client.
         let fields = "Proxy-Authenticate: Basic realm=\"proxy\"\r\nServer: s\r\n\

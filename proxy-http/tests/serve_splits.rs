@@ -145,11 +145,11 @@ const STEPS: &[Step] = &[
         asked: "POST http://o.test/2 HTTP/1.1\r\nHost: o.test\r\nContent-Length: 5\r\n\r\nhello",
         parts: &[(
             "POST /2 HTTP/1.1\r\nHost: o.test\r\nContent-Length: 5\r\n\r\nhello",
-            "HTTP/1.1 103 Hints\r\nA: b\r\n\r\n\
-             HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 3\r\n\r\ntwo",
+            "HTTP/1.1 103 Hints\r\nA : b\r\n\r\n\
+             HTTP/1.0 200 OK\r\nConnection : keep-alive\r\nX\t: y\r\nContent-Length : 3\r\n\r\ntwo",
         )],
         answered: "HTTP/1.1 103 Hints\r\nA: b\r\n\r\n\
-                   HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\ntwo",
+                   HTTP/1.1 200 OK\r\nX: y\r\nContent-Length: 3\r\n\r\ntwo",
         told: ("POST", 200),
     },
     Step {

@@ -119,7 +119,7 @@ fn p03_blank_before_the_colon() {
 }
 
 #[test]
-fn p03_p26_a_blank_before_the_colon_hides_no_field_of_a_response() {
+fn p03_a_blank_before_the_colon_hides_no_field_of_a_response() {
     for (fields, framing) in [
         ("Transfer-Encoding : chunked\r\n", Ok(Framing::Chunked)),
         ("Transfer-Encoding\t \t: chunked\r\n", Ok(Framing::Chunked)),
