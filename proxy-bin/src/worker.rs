@@ -115,8 +115,10 @@ async fn serve(
     ready();
 
     reached(&shared, Phase::Closing).await;
+    accepting.iter().for_each(JoinHandle::abort);
+    // Before the sockets are closed: who sees that is right to expect the rest.
+    shared.stop.drain();
     for acceptor in accepting {
-        acceptor.abort();
         // Over when its socket is closed.
         let _ = acceptor.await;
     }
@@ -231,7 +233,6 @@ fn hasty(config: &Config) -> Config {
 
 /// Lets running work finish, and cuts what is left at the deadline.
 async fn drain(shared: &Shared, gate: &Gate) {
-    shared.stop.drain();
     let deadline = shared.config.drain;
     if tokio::time::timeout(deadline, gate.emptied()).await.is_ok() {
         return;
