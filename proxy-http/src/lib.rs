@@ -37,8 +37,10 @@
 //! 9209), [`ConnectHandshake`] for tunnels through a parent, and [`auth`] for
 //! Basic credentials. With the feature `serve`: `Server`, which speaks to clients
 //! on behalf of a [`Gateway`](proxy_core::Gateway), and to an HTTP parent if the
-//! gateway's connection leads to one ([`HttpParent`](proxy_core::HttpParent)); what
-//! passes can be watched, changed or answered by a `Filter`.
+//! gateway's connection leads to one ([`HttpParent`](proxy_core::HttpParent)). Its
+//! `Config` has limits, waits, and what origins are told of clients (`Forwarded`);
+//! what passes can be watched, changed or answered by a `Filter`, which says in a
+//! `Flow` how to go on.
 //!
 //! Limits: heads and field counts by [`HeadLimits`], chunk lines and trailers by
 //! constants of [`BodyFramer`]. Not here: HTTP/2, caching, content codings.
