@@ -181,17 +181,14 @@ where
         if self.block.is_none() && self.deadline.stop_state() == StopState::Draining {
             return Poll::Ready(Err(Unread::Ended(End::Completed)));
         }
-        if let Some(upstream) = &mut self.upstream
-            && has_spoken(&mut upstream.stream, cx)
-        {
-            // Closed by its origin, or out of step; either way of no more use.
-            self.upstream = None;
-        }
         loop {
             if let Some(mut block) = self.block.take() {
                 match block.parser.parse(&block.input) {
                     Ok(Status::Partial) => self.block = Some(block),
-                    Ok(Status::Complete(_, used)) => return Poll::Ready(Ok((block, used))),
+                    Ok(Status::Complete(_, used)) => {
+                        self.look_at_upstream(cx);
+                        return Poll::Ready(Ok((block, used)));
+                    }
                     Err(error) => {
                         self.block = Some(block);
                         return Poll::Ready(Err(Unread::refused(error.into())));
@@ -226,6 +223,15 @@ where
             }
             read
         })
+    }
+
+    /// Drops an origin connection that was closed by its origin or is out of step,
+    /// just before it would be used.
+    fn look_at_upstream(&mut self, cx: &mut Context<'_>) {
+        let upstream = self.upstream.as_mut();
+        if upstream.is_some_and(|own| has_spoken(&mut own.stream, cx)) {
+            self.upstream = None;
+        }
     }
 
     /// Whether others could use the origin connection.
