@@ -361,6 +361,41 @@ fn p31_a_stale_connection_is_replaced_once() {
 }
 
 #[test]
+fn p31_a_408_on_a_kept_connection_is_no_answer() {
+    run(async {
+        let goodbye =
+            "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi";
+        let post = "Content-Length: 0\r\n\r\n";
+        for (method, fields, again) in [("GET", "\r\n", true), ("POST", post, false)] {
+            let (origin, proxy) = (Origin::start().await, Proxy::start(Direct::default()).await);
+            let mut client = proxy.client().await;
+            client.send(origin.get("/1")).await;
+            let mut server = origin.accept().await;
+            server.until("\r\n\r\n").await;
+            server.send(OK).await;
+            client.until("hi").await;
+            let head = format!(
+                "{method} http://{0}/2 HTTP/1.1\r\nHost: {0}\r\n",
+                origin.name
+            );
+            client.send([&head[..], fields].concat()).await;
+            server.until("\r\n\r\n").await;
+            server.send(goodbye).await;
+            if again {
+                let mut fresh = origin.accept().await;
+                fresh.until("\r\n\r\n").await;
+                // On a new connection it is meant.
+                fresh.send(goodbye).await;
+            }
+            let answer = client.until("hi").await;
+            assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+            let connects = if again { 3 } else { 2 };
+            assert_eq!(*proxy.gateway.connects.borrow(), connects, "{method}");
+        }
+    });
+}
+
+#[test]
 fn p31_a_post_is_not_sent_twice() {
     run(async {
         let (origin, proxy) = (Origin::start().await, Proxy::start(Direct::default()).await);

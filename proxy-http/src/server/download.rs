@@ -246,6 +246,11 @@ impl Download {
                             other => break other,
                         }
                     }
+                    if parts.stale && self.interims == 0 && is_goodbye(&head) {
+                        // As good as closed without a word.
+                        self.touched = false;
+                        break Err(Fault::OriginGone);
+                    }
                     if head.status() == 407 && parts.parent.is_some() {
                         break Err(Fault::ParentLogin);
                     }
@@ -545,6 +550,12 @@ fn rewritten(framing: Framing, version: Version) -> Framing {
         (_, Version::Http10) => Framing::UntilClose,
         (_, Version::Http11) => Framing::Chunked,
     }
+}
+
+/// Whether an origin that waited for long says so before it closes the connection
+/// (RFC 9110 section 15.5.9).
+fn is_goodbye(head: &ResponseHead<'_, '_>) -> bool {
+    head.status() == 408 && !head.keep_alive()
 }
 
 /// Bodies up to this size are copied behind an edited head; longer ones go by a

@@ -43,6 +43,9 @@ pub(super) struct Parts<'x, S, U, F, Se> {
     pub(super) early: &'x [u8],
     /// The client connection takes no further request.
     pub(super) last: bool,
+    /// The origin may have given the connection up before the request came, which
+    /// can be sent again as it is.
+    pub(super) stale: bool,
 }
 
 /// How an exchange came out.
@@ -154,11 +157,7 @@ impl Exchange {
     /// it has to be read from the client again, and doing it twice is the same
     /// as doing it once (RFC 9110 section 9.2.2).
     pub(super) fn may_repeat(&self, method: &str) -> bool {
-        let idempotent = matches!(
-            method,
-            "DELETE" | "GET" | "HEAD" | "OPTIONS" | "PUT" | "TRACE"
-        );
-        idempotent && !self.up.consumed && self.down.is_untouched()
+        is_idempotent(method) && !self.up.consumed && self.down.is_untouched()
     }
 
     /// Moves what can be moved.
@@ -329,6 +328,14 @@ impl Fault {
             _ => None,
         }
     }
+}
+
+/// Whether doing it twice is the same as doing it once (RFC 9110 section 9.2.2).
+pub(super) fn is_idempotent(method: &str) -> bool {
+    matches!(
+        method,
+        "DELETE" | "GET" | "HEAD" | "OPTIONS" | "PUT" | "TRACE"
+    )
 }
 
 /// How a body of this framing is moved.
