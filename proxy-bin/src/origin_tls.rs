@@ -59,6 +59,20 @@ impl Trust {
     }
 }
 
+/// Has the cryptography seed itself on a thread of its own: that takes 50 ms or
+/// more, which the first handshake would take from all clients of its worker.
+pub(crate) fn gather_entropy() {
+    let seed = || {
+        proxy_tls::provider(PostQuantum::Omit)
+            .secure_random
+            .fill(&mut [0])
+    };
+    // Without a thread, or without entropy, the first handshake sees to it.
+    let _ = std::thread::Builder::new()
+        .name("entropy".into())
+        .spawn(move || drop(seed()));
+}
+
 /// How a worker speaks TLS with origins.
 #[derive(Debug)]
 pub(crate) struct OriginTls {

@@ -20,7 +20,7 @@ use crate::gate::Limit;
 use crate::log::{Handle, Writer};
 use crate::name_files::NameFiles;
 use crate::nofile;
-use crate::origin_tls::Trust;
+use crate::origin_tls::{self, Trust};
 use crate::own::OwnAddresses;
 use crate::parents::{self, Ways};
 use crate::plan::Plan;
@@ -103,6 +103,9 @@ pub(crate) fn run(config: Config, files: Files, users: Table) -> Result<(), Vec<
         phase,
         config: Arc::new(config),
     };
+    if shared.trust.is_some() {
+        origin_tls::gather_entropy();
+    }
     let workers = start_workers(&shared, plan.sockets, log, tell)?;
     // Standard output belongs to the access log. Nobody may be listening.
     let _ = io::stderr().write_all(banner.as_bytes());
