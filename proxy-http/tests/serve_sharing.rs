@@ -127,6 +127,10 @@ fn p27_a_login_of_the_connection_keeps_it_for_one_client() {
             ),
             ("authorization: NTLM YWJj\r\n", "WWW-Authenticate: x\r\n"),
             ("Authorization: Negotiate YWJj\r\n", ""),
+            (
+                "Authorization: Basic YTph\r\nAuthorization: Negotiate YWJj\r\n",
+                "",
+            ),
         ];
         // All at once, since each has to wait.
         let mut cases = JoinSet::new();

@@ -134,6 +134,33 @@ fn p47_an_upgrade_becomes_a_tunnel_after_the_101() {
 }
 
 #[test]
+fn p47_a_switch_is_to_what_was_offered() {
+    run(async {
+        for fields in [
+            "",
+            "Upgrade: websocket\r\n",
+            "Connection: Upgrade\r\n",
+            "Connection: Upgrade\r\nUpgrade: \r\n",
+            "Connection: Upgrade\r\nUpgrade: other\r\n",
+            "Connection: Upgrade\r\nUpgrade: websocket, other\r\n",
+        ] {
+            let (origin, proxy) = (Origin::start().await, Proxy::start(Direct::default()).await);
+            let mut client = proxy.client().await;
+            client.send(upgrade(&origin)).await;
+            let mut server = origin.accept().await;
+            server.until("\r\n\r\n").await;
+            server
+                .send(["HTTP/1.1 101 Go\r\n", fields, "\r\n"].concat())
+                .await;
+            let answer = client.until("\r\n\r\n").await;
+            assert!(answer.starts_with("HTTP/1.1 502 "), "{fields}: {answer}");
+            client.send("bytes for nobody").await;
+            assert_eq!(server.rest().await, "", "{fields}");
+        }
+    });
+}
+
+#[test]
 fn p47_a_refused_upgrade_stays_http() {
     run(async {
         let (origin, proxy) = (Origin::start().await, Proxy::start(Direct::default()).await);

@@ -54,6 +54,13 @@ fn forwarded_names_the_client() {
             seen(&proxy, before).await,
             format!("{before}Forwarded: for=127.0.0.1\r\n")
         );
+        // What would swallow the proxy's own word goes.
+        let whole = "Forwarded: for=\"a\\\"b\"\r\n";
+        let open = "Forwarded: for=\"a\r\nForwarded: for=\"a\\\"\r\n";
+        assert_eq!(
+            seen(&proxy, &[open, whole].concat()).await,
+            format!("{whole}Forwarded: for=127.0.0.1\r\n")
+        );
     });
 }
 

@@ -277,8 +277,12 @@ impl<'p, 'b> RequestHead<'p, 'b> {
     /// (RFC 4559 section 6).
     #[cfg(feature = "serve")]
     pub(crate) fn binds_connection(&self) -> bool {
-        let login = self.table.first(Kind::Authorization, self.bytes);
-        login.is_some_and(auth::binds_connection)
+        // Nobody knows which of several an origin takes.
+        self.table.seen.has(Kind::Authorization)
+            && self
+                .table
+                .of_kind(Kind::Authorization)
+                .any(|field| auth::binds_connection(field.value(self.bytes)))
     }
 
     /// The raw value of `Proxy-Authorization`: a secret. With several, the

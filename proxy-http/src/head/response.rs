@@ -4,6 +4,8 @@ use std::mem::MaybeUninit;
 
 use proxy_core::{HeadLimits, Status};
 
+#[cfg(feature = "serve")]
+use super::RequestHead;
 use super::field::span;
 use super::scan::{Parsed, Scan, StartLine, start_fault};
 use super::{Framing, Header, HeaderTable, Options, RequestKind, Version, framing};
@@ -124,10 +126,12 @@ impl<'p, 'b> ResponseHead<'p, 'b> {
         self.get_all(name).any(auth::binds_connection)
     }
 
-    /// Whether it switches to another version of HTTP.
+    /// Whether it switches to what `request` offered and a proxy passes on (RFC 9110
+    /// section 7.8).
     #[cfg(feature = "serve")]
-    pub(crate) fn switches_http(&self) -> bool {
-        self.table.names_http(self.bytes)
+    pub(crate) fn takes_up(&self, request: &RequestHead<'_, '_>) -> bool {
+        self.table
+            .takes_up(self.bytes, (request.table, request.bytes))
     }
 
     /// The version.

@@ -22,6 +22,19 @@ impl HeaderTable {
     pub(super) fn names_http(&self, bytes: &[u8]) -> bool {
         self.seen.has(Kind::Upgrade) && self.protocols(bytes).any(is_http)
     }
+
+    /// Whether a switch was made to protocols that were all offered by the `other`
+    /// head and passed on.
+    #[cfg(feature = "serve")]
+    pub(super) fn takes_up(&self, bytes: &[u8], other: (&Self, &[u8])) -> bool {
+        let (asked, asked_bytes) = other;
+        let offered = |protocol: &[u8]| {
+            let mut offers = asked.protocols(asked_bytes);
+            !is_http(protocol) && offers.any(|offer| offer.eq_ignore_ascii_case(protocol))
+        };
+        self.upgrade(bytes).is_some_and(|first| !first.is_empty())
+            && self.protocols(bytes).all(offered)
+    }
 }
 
 impl HeadEdit<'_> {

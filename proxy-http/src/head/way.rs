@@ -39,7 +39,12 @@ impl HeadEdit<'_> {
 
     /// RFC 7239 section 4: a line more is an element more of the list; section
     /// 6: an IPv6 address has brackets and, for their sake, quotes.
+    ///
+    /// What was there and ends inside quotes goes: it would swallow ours.
     fn append_forwarded(&mut self, address: IpAddr) {
+        self.cut_where(|field, bytes| {
+            is_named(field, b"Forwarded", bytes) && !is_closed(field.value(bytes))
+        });
         self.insert_with(
             self.table.fields.len(),
             b"Forwarded",
@@ -78,6 +83,19 @@ impl HeadEdit<'_> {
 
 fn is_named(field: &Field, name: &[u8], bytes: &[u8]) -> bool {
     field.kind == Kind::Other && field.is(name, bytes)
+}
+
+/// Whether every quoted string ends (RFC 9110 section 5.6.4).
+fn is_closed(value: &[u8]) -> bool {
+    let (mut quoted, mut bytes) = (false, value.iter());
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => quoted = !quoted,
+            b'\\' if quoted => drop(bytes.next()),
+            _ => {}
+        }
+    }
+    !quoted
 }
 
 fn write_text(text: &mut Vec<u8>, what: std::fmt::Arguments<'_>) {

@@ -148,7 +148,8 @@ impl Config {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Forwarded {
-    /// `Forwarded` (RFC 7239), with what was there before.
+    /// `Forwarded` (RFC 7239), with what was there before unless that ends inside
+    /// quotes.
     Append,
     /// `X-Forwarded-For`, with what was there before.
     AppendFor,

@@ -274,7 +274,7 @@ impl Download {
     ) -> Result<(), Fault> {
         let upgrade = head.status() == 101;
         if upgrade {
-            if !parts.head.passes_upgrade() || head.switches_http() {
+            if !parts.head.passes_upgrade() || !head.takes_up(parts.head) {
                 return Err(Fault::Interim);
             }
             self.status = 101;

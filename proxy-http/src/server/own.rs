@@ -56,11 +56,13 @@ fn echo(head: &RequestHead<'_, '_>, out: &mut BytesMut) {
 /// Every method that is registered for general use; others pass as well.
 const ALLOW: &[u8] = b"Allow: CONNECT, DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT, TRACE\r\n";
 
-const SECRET: [&str; 8] = [
+const SECRET: [&str; 10] = [
     "authorization",
     "cookie",
     "cookie2",
     "proxy-authorization",
+    "set-cookie",
+    "x-amz-security-token",
     "x-api-key",
     "x-auth-token",
     "x-csrf-token",
