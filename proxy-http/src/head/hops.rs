@@ -41,6 +41,19 @@ pub enum Persist {
     KeepAlive,
 }
 
+#[cfg(feature = "serve")]
+impl Persist {
+    /// What a client of this version has to be told, if its connection closes or
+    /// stays (RFC 9112 section 9.3).
+    pub(crate) fn towards(version: Version, closing: bool) -> Self {
+        match (closing, version) {
+            (true, _) => Self::Close,
+            (false, Version::Http10) => Self::KeepAlive,
+            (false, Version::Http11) => Self::Default,
+        }
+    }
+}
+
 impl HeadEdit<'_> {
     /// Makes a request fit for its origin: origin form with path and query byte
     /// for byte, `Host` from an absolute target or that of CONNECT (in its place,

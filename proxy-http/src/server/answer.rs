@@ -10,7 +10,7 @@ use proxy_core::{
 use proxy_relay::{Deadline, Expired, Transport, vanished};
 
 use super::connection::{Connection, Known, Next};
-use super::exchange::{Exchange, Fault, Parts, Verdict, is_idempotent};
+use super::exchange::{Exchange, Fault, Parts, Verdict};
 use super::refuse::Refusal;
 use super::request::{Asked, Request};
 use super::tunnel::{Early, Ledger, SWITCHED, Upgrade};
@@ -209,7 +209,6 @@ where
         let Some(upstream) = &mut self.upstream else {
             return Verdict::Failed(Fault::OriginGone);
         };
-        let head = request.head;
         let mut parts = Parts {
             client: &mut self.client,
             origin: &mut upstream.stream,
@@ -217,10 +216,10 @@ where
             config: &self.server.config,
             filter: &self.server.filter,
             session,
-            head,
+            head: request.head,
             early: request.early,
             last,
-            stale: upstream.reused && is_idempotent(head.method()) && !head.has_body(),
+            reused: upstream.reused,
         };
         let deadline = &mut self.deadline;
         deadline.set(parts.config.pace.first_byte);

@@ -11,8 +11,8 @@ use super::view::View;
 use super::wire::{Outbox, poll_read};
 use crate::filter::{Answer, Chunk, Direction, Filter, Flow};
 use crate::{
-    BodyFramer, EditScript, Extent, Framing, HeadEdit, Persist, ResponseHead, ResponseParser,
-    ToClient, Version,
+    BodyFramer, EditScript, Extent, Framing, HeadEdit, Persist, RequestHead, ResponseHead,
+    ResponseParser, ToClient, Version,
 };
 
 /// One answer under way.
@@ -246,7 +246,7 @@ impl Download {
                             other => break other,
                         }
                     }
-                    if parts.stale && self.interims == 0 && is_goodbye(&head) {
+                    if is_goodbye(&head) && self.interims == 0 && parts.may_be_stale() {
                         // As good as closed without a word.
                         self.touched = false;
                         break Err(Fault::OriginGone);
@@ -358,7 +358,7 @@ impl Download {
     ) -> Result<(), Fault> {
         let mut edit = HeadEdit::response(&mut self.script, head);
         edit.to_client(ToClient {
-            persist: persist(self.closing, parts.head.version()),
+            persist: Persist::towards(parts.head.version(), self.closing),
             upgrade: false,
         });
         if parts.head.version() == Version::Http10 && head.get("transfer-encoding").is_some() {
@@ -374,10 +374,9 @@ impl Download {
         if rewrite {
             let client = parts.head;
             self.sent = rewritten(self.framing, client.version());
-            let ends = self.sent == Framing::UntilClose;
-            self.closing = self.unwelcome || !client.keep_alive() || ends;
+            self.closing = self.unwelcome || closes_after(client, self.sent);
             edit.to_client(ToClient {
-                persist: persist(self.closing, client.version()),
+                persist: Persist::towards(client.version(), self.closing),
                 upgrade: false,
             });
             if self.sent != self.framing || self.sent == Framing::None {
@@ -400,7 +399,7 @@ impl Download {
             (Framing::Chunked, Version::Http10) => Framing::UntilClose,
             (framing, _) => framing,
         };
-        self.closing = self.unwelcome || !parts.head.keep_alive() || self.ends_with_connection();
+        self.closing = self.unwelcome || closes_after(parts.head, self.sent);
         self.binding = head.binds_connection();
         self.reusable = head.keep_alive() && self.framing != Framing::UntilClose;
     }
@@ -534,13 +533,10 @@ impl Download {
     }
 }
 
-/// What the client is told of its connection.
-fn persist(closing: bool, version: Version) -> Persist {
-    match (closing, version) {
-        (true, _) => Persist::Close,
-        (false, Version::Http10) => Persist::KeepAlive,
-        (false, Version::Http11) => Persist::Default,
-    }
+/// Whether the client connection ends behind an answer to `request` that is sent in
+/// this framing.
+fn closes_after(request: &RequestHead<'_, '_>, sent: Framing) -> bool {
+    !request.keep_alive() || sent == Framing::UntilClose
 }
 
 /// How a body is sent whose new length is unknown.

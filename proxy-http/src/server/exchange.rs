@@ -43,9 +43,16 @@ pub(super) struct Parts<'x, S, U, F, Se> {
     pub(super) early: &'x [u8],
     /// The client connection takes no further request.
     pub(super) last: bool,
-    /// The origin may have given the connection up before the request came, which
-    /// can be sent again as it is.
-    pub(super) stale: bool,
+    /// The origin connection has carried requests before.
+    pub(super) reused: bool,
+}
+
+impl<S, U, F, Se> Parts<'_, S, U, F, Se> {
+    /// Whether the origin may have given its connection up before the request came,
+    /// which can be sent again as it is.
+    pub(super) fn may_be_stale(&self) -> bool {
+        self.reused && is_idempotent(self.head.method()) && !self.head.has_body()
+    }
 }
 
 /// How an exchange came out.
@@ -331,7 +338,7 @@ impl Fault {
 }
 
 /// Whether doing it twice is the same as doing it once (RFC 9110 section 9.2.2).
-pub(super) fn is_idempotent(method: &str) -> bool {
+fn is_idempotent(method: &str) -> bool {
     matches!(
         method,
         "DELETE" | "GET" | "HEAD" | "OPTIONS" | "PUT" | "TRACE"

@@ -18,7 +18,7 @@ use super::request::{Asked, Request, glimpse};
 use super::wire::{Outbox, poll_read, watch};
 use crate::accept::prefers_html;
 use crate::filter::{Direction, Filter};
-use crate::{BodyFramer, Framing, HeadError, Persist, Reply, RequestHead, RequestKind, Version};
+use crate::{BodyFramer, Framing, HeadError, Persist, Reply, RequestHead, RequestKind};
 
 /// An answer of the proxy itself, and the reason for logs.
 #[derive(Clone, Copy, Debug)]
@@ -229,12 +229,8 @@ where
             false => None,
         };
         let mut out = BytesMut::new();
-        let persist = match (rest, request.head.version()) {
-            (None, _) => Persist::Close,
-            (Some(_), Version::Http10) => Persist::KeepAlive,
-            (Some(_), Version::Http11) => Persist::Default,
-        };
         let head = request.head;
+        let persist = Persist::towards(head.version(), rest.is_none());
         match exchange.take_answer() {
             Some(answer) => answer.encode(persist, head.kind() == RequestKind::Head, &mut out),
             None => refusal.encode(&self.server.config, persist, Some(head), &mut out),
