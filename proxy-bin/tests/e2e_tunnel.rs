@@ -357,7 +357,7 @@ fn p34_a_client_that_does_not_read_stops_the_origin() {
                 let mut to = far;
                 while let Ok(count) = to.write(chunk) {
                     taken += count as u64;
-                    assert!(taken < 64 << 20, "{taken} bytes that nobody reads");
+                    assert!(taken < 128 << 20, "{taken} bytes that nobody reads");
                 }
             });
         }
