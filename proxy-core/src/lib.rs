@@ -36,10 +36,11 @@
 //! Main types: [`Gateway`], [`Ask`], [`Target`], [`Denial`], [`Connected`] and
 //! [`HttpParent`], [`ConnectError`], [`Report`] and [`End`], [`Status`],
 //! [`Handshake`], [`HeadLimits`], [`Timeouts`], [`Shaping`], [`Stop`],
-//! [`FreeList`]; for logins [`Authenticator`] and [`Bans`]; for access lists
-//! [`Names`], [`Networks`] and [`Special`].
+//! [`FreeList`], [`Bucket`]; for logins [`Authenticator`] and [`Bans`]; for
+//! access lists [`Names`], [`Networks`] and [`Special`]; for proxies in front
+//! and behind [`ProxyHeader`], since every protocol may come after one.
 //!
-//! Not here: sockets (`proxy-relay`), wire formats (`proxy-http`,
+//! Not here: sockets (`proxy-relay`), other wire formats (`proxy-http`,
 //! `proxy-socks`, `proxy-tls`).
 
 #![forbid(unsafe_code)]
@@ -53,6 +54,8 @@ mod handshake;
 mod limits;
 mod network;
 mod pool;
+mod proxy_protocol;
+mod rate;
 mod report;
 mod special;
 mod status;
@@ -68,6 +71,8 @@ pub use handshake::{Handshake, Step};
 pub use limits::{HeadLimits, Shaping, Timeouts};
 pub use network::{Network, NetworkError};
 pub use pool::FreeList;
+pub use proxy_protocol::{ProxyAddresses, ProxyHeader, ProxyHeaderError, ProxyVersion};
+pub use rate::Bucket;
 pub use report::{End, Report};
 pub use special::Special;
 pub use status::Status;
