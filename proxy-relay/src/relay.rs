@@ -20,11 +20,12 @@ use crate::{Pump, PumpError, RelayOptions, Transport, lend};
 ///
 /// What is cut does not look finished:
 /// * When the lifetime, the first-byte limit, a stalled side or the stop token
-///   ends the relay, the destination of each direction that has not ended is aborted, also when
-///   nothing is under way: more may have been to come.
+///   ends the relay, the destination of each direction that has not ended is
+///   aborted, also when nothing is under way: more may have been to come.
 /// * When nothing has moved for too long (`Idle`, `HalfClosed`), only one for
-///   which bytes are still held is; otherwise both are closed in order. These
-///   two are also the reason if they pass before the limit for a stalled side.
+///   which bytes are still held is; otherwise both are closed in order (TLS
+///   without close_notify). These two are also the reason if they pass before
+///   the limit for a stalled side.
 /// * A source that is cut off without a reset ([`io::ErrorKind::UnexpectedEof`]:
 ///   TLS without close_notify) counts as reset, but its destination is not
 ///   aborted, since that would destroy bytes that were accepted and are not yet
