@@ -7,8 +7,8 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 
 /// Has the system probe the peer of a TCP connection after it has been silent
-/// for `idle`, then every 15 s; the fourth probe without an answer ends the
-/// connection as timed out, which a tunnel takes for a reset.
+/// for `idle`, then every 15 s; when four are without an answer the connection
+/// ends as timed out, a minute after the first, which a tunnel takes for a reset.
 ///
 /// `idle` is kept in whole seconds, from 1 to 32767. A listening socket hands
 /// this on to those that it accepts (Linux), which saves a system call for each.
