@@ -2,7 +2,9 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
 
+use proxy_relay::keep_alive;
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// An address that is listened on.
@@ -16,19 +18,24 @@ pub(crate) struct Bound {
 
 impl Bound {
     /// Listens on `address` for `workers` workers. Port 0 takes a free one.
+    /// Clients that are silent for `keepalive` are probed.
     ///
     /// # Errors
     /// Also if another program listens there with port reuse, which would share
     /// the port in silence.
-    pub(crate) fn new(address: SocketAddr, workers: usize) -> io::Result<Self> {
+    pub(crate) fn new(
+        address: SocketAddr,
+        workers: usize,
+        keepalive: Option<Duration>,
+    ) -> io::Result<Self> {
         let shared = workers > 1;
         if shared && address.port() != 0 {
             // Without reuse the kernel refuses what anybody else has.
             drop(bound(address, false)?);
         }
-        let first = listening(address, shared)?;
+        let first = listening(address, shared, keepalive)?;
         let address = first.local_addr()?;
-        let others = (1..workers).map(|_| listening(address, shared));
+        let others = (1..workers).map(|_| listening(address, shared, keepalive));
         let sockets = std::iter::once(Ok(first))
             .chain(others)
             .collect::<io::Result<_>>()?;
@@ -52,10 +59,17 @@ pub(crate) fn advice(error: &io::Error, address: SocketAddr) -> String {
     }
 }
 
-fn listening(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
+fn listening(
+    address: SocketAddr,
+    shared: bool,
+    keepalive: Option<Duration>,
+) -> io::Result<TcpListener> {
     let socket = bound(address, shared)?;
-    // Accepted sockets inherit it on Linux: a system call less for each.
+    // Accepted sockets inherit these on Linux: some system calls less for each.
     socket.set_tcp_nodelay(true)?;
+    if let Some(idle) = keepalive {
+        keep_alive(&socket, idle)?;
+    }
     socket.set_nonblocking(true)?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
@@ -94,7 +108,7 @@ mod tests {
 
     #[test]
     fn accepted_sockets_have_no_nagle() {
-        let bound = Bound::new(LOOPBACK, 1).expect("bound");
+        let bound = Bound::new(LOOPBACK, 1, None).expect("bound");
         let _client = TcpStream::connect(bound.address).expect("connected");
         bound.sockets[0].set_nonblocking(false).expect("set");
         let (accepted, _) = bound.sockets[0].accept().expect("accepted");
@@ -102,8 +116,27 @@ mod tests {
     }
 
     #[test]
+    fn p45_accepted_sockets_are_probed() {
+        for keepalive in [None, Some(Duration::from_secs(60))] {
+            let bound = Bound::new(LOOPBACK, 2, keepalive).expect("bound");
+            let _client = TcpStream::connect(bound.address).expect("connected");
+            let accepted = loop {
+                let mut sockets = bound.sockets.iter();
+                if let Some((accepted, _)) = sockets.find_map(|socket| socket.accept().ok()) {
+                    break accepted;
+                }
+            };
+            let socket = SockRef::from(&accepted);
+            assert_eq!(socket.keepalive().expect("known"), keepalive.is_some());
+            if keepalive.is_some() {
+                assert_eq!(socket.tcp_keepalive_time().ok(), keepalive);
+            }
+        }
+    }
+
+    #[test]
     fn all_workers_share_a_free_port() {
-        let bound = Bound::new(LOOPBACK, 3).expect("bound");
+        let bound = Bound::new(LOOPBACK, 3, None).expect("bound");
         assert_eq!(bound.sockets.len(), 3);
         for socket in &bound.sockets {
             assert_eq!(socket.local_addr().expect("known"), bound.address);
@@ -112,9 +145,9 @@ mod tests {
 
     #[test]
     fn a_port_shared_by_others_is_in_use() {
-        let first = Bound::new(LOOPBACK, 2).expect("bound");
+        let first = Bound::new(LOOPBACK, 2, None).expect("bound");
         for workers in [1, 2] {
-            let error = Bound::new(first.address, workers).expect_err("in use");
+            let error = Bound::new(first.address, workers, None).expect_err("in use");
             assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         }
     }
@@ -122,7 +155,7 @@ mod tests {
     #[test]
     fn ipv6_any_takes_ipv4() {
         let any = "[::]:0".parse().expect("an address");
-        let bound = Bound::new(any, 1).expect("bound");
+        let bound = Bound::new(any, 1, None).expect("bound");
         let v4 = SocketAddr::from(([127, 0, 0, 1], bound.address.port()));
         TcpStream::connect(v4).expect("connected");
     }

@@ -38,7 +38,8 @@ impl Plan {
         sockets.resize_with(config.workers, Vec::new);
         let mut failures = Vec::new();
         for (listener, tls) in config.listeners.iter().zip(acceptors) {
-            match Bound::new(listener.address, config.workers) {
+            let keepalive = config.timeouts.tcp_keepalive;
+            match Bound::new(listener.address, config.workers, keepalive) {
                 Ok(bound) => {
                     places.push(Place {
                         listener: listener.clone(),

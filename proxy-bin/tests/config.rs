@@ -105,6 +105,8 @@ fn everything_at_once_is_accepted() {
         connect = "5s"
         tunnel = "never"
         half_closed = "1h"
+        stalled = "never"
+        tcp_keepalive = "9h"
 
         [limits]
         head_bytes = 16_384
@@ -173,7 +175,7 @@ fn unknown_keys() {
             "proxyd.toml:5: listener.adress: expected address, auth, cert, clients, key, name, \
              open, protocol, source, target, trust_loopback, via, found an unknown key; write address instead",
             "proxyd.toml:9: timeouts.idle: expected body, connect, first_byte, half_closed, head, \
-             keep_alive, progress, tunnel, found an unknown key; write one of these instead",
+             keep_alive, progress, stalled, tcp_keepalive, tunnel, found an unknown key; write one of these instead",
             "proxyd.toml:11: log.levl: expected access, format, level, found an unknown key; \
              write level instead",
             "proxyd.toml:15: user.passwd: expected name, password, source, found an unknown key; \

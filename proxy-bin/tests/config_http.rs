@@ -1,4 +1,4 @@
-//! Limits and `[http]` in configuration files: what each mistake is told as.
+//! Timeouts, limits and `[http]` in configuration files: what each mistake is told as.
 
 mod support;
 
@@ -10,6 +10,20 @@ fn mistakes(toml: &str, lines: &[&str]) {
     let (status, said) = check(&[("p.toml", toml)], &[]);
     assert_eq!(said, lines, "in\n{toml}");
     assert_eq!(status, Some(2));
+}
+
+#[test]
+fn wrong_times_of_tunnels() {
+    mistakes(
+        "[timeouts]\nstalled = 0\ntcp_keepalive = \"10h\"\n",
+        &[
+            "p.toml:2: timeouts.stalled: expected a time above zero with a unit (ms, s, m or h) of \
+             at most a year, or \"never\", found the integer 0; write \"1ms\" (the least: 0 is not \
+             possible) instead",
+            "p.toml:3: timeouts.tcp_keepalive: expected a time of at most 9h, or \"never\", found \
+             \"10h\"; write \"9h\" instead",
+        ],
+    );
 }
 
 #[test]

@@ -51,8 +51,9 @@ impl HeadLimits {
     }
 }
 
-/// How long each kind of waiting may last. Eight meanings, eight settings; `None`
-/// waits for ever. Enforced on coarse ticks of a quarter of a second.
+/// How long each kind of waiting may last. Ten meanings, ten settings; `None`
+/// waits for ever. Enforced on coarse ticks of a quarter of a second, but for
+/// `tcp_keepalive`, which is the system's.
 ///
 /// ```
 /// use std::time::Duration;
@@ -81,6 +82,12 @@ pub struct Timeouts {
     /// Without a byte in the direction that is left once the other has ended.
     /// 60 s by default.
     pub half_closed: Option<Duration>,
+    /// For one side of a tunnel to take the next of the bytes that wait for it,
+    /// however lively the other direction is. 10 minutes by default.
+    pub stalled: Option<Duration>,
+    /// Until the peer of a silent TCP connection is probed, in whole seconds; a
+    /// dead one is found a minute later. 60 s by default.
+    pub tcp_keepalive: Option<Duration>,
 }
 
 impl Default for Timeouts {
@@ -94,6 +101,8 @@ impl Default for Timeouts {
             connect: Some(Duration::from_secs(10)),
             tunnel: Some(Duration::from_secs(3600)),
             half_closed: Some(Duration::from_secs(60)),
+            stalled: Some(Duration::from_secs(600)),
+            tcp_keepalive: Some(Duration::from_secs(60)),
         }
     }
 }

@@ -72,7 +72,7 @@ impl Deadline {
 
     /// Puts the deadline `after` from now.
     pub fn set(&self, after: Ticks) {
-        self.set_within(after, Tick(NEVER));
+        self.set_within(after, Tick::NEVER);
     }
 
     /// Puts the deadline `after` from now, but no later than `limit`.
@@ -241,6 +241,9 @@ impl From<Option<Duration>> for Ticks {
 pub(crate) struct Tick(u32);
 
 impl Tick {
+    /// Does not come.
+    pub(crate) const NEVER: Self = Self(NEVER);
+
     /// The present, read from the system's clock.
     pub(crate) fn now() -> Self {
         CLOCK.with(|clock| {

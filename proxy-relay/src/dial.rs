@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proxy_core::{ConnectError, ConnectErrorKind, Host, Target, Timeouts};
-use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::answers::Answers;
+use crate::keepalive::keep_alive;
 use crate::names::Names;
 use crate::race::race;
 use crate::resolve::Resolve;
@@ -54,13 +54,13 @@ impl Default for Dialer {
 }
 
 impl Dialer {
-    /// A dialer with the connect timeout of `timeouts` that asks the system for
-    /// names.
+    /// A dialer with `connect` and `tcp_keepalive` of `timeouts` that asks the
+    /// system for names.
     pub fn new(timeouts: &Timeouts) -> Self {
         Self {
             connect: timeouts.connect,
             lookup: Some(LOOKUP),
-            keepalive: None,
+            keepalive: timeouts.tcp_keepalive,
             bind_v4: None,
             bind_v6: None,
             names: Arc::new(Names::new(None)),
@@ -100,8 +100,8 @@ impl Dialer {
         self
     }
 
-    /// Probes a silent peer after this time, so that a dead one is found; off
-    /// by default.
+    /// Probes a silent peer after this time, so that a dead one is found
+    /// ([`keep_alive`]); 60 s by default.
     pub fn keepalive(&mut self, after: impl Into<Option<Duration>>) -> &mut Self {
         self.keepalive = after.into();
         self
@@ -197,8 +197,7 @@ impl Dialer {
         };
         socket.set_nodelay(true)?;
         if let Some(after) = self.keepalive {
-            let probes = TcpKeepalive::new().with_time(after);
-            SockRef::from(&socket).set_tcp_keepalive(&probes)?;
+            keep_alive(&socket, after)?;
         }
         if let Some(source) = source.or(own) {
             prepare_bind(&socket, source);

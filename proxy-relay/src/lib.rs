@@ -54,7 +54,7 @@
 //!
 //! Main types: [`relay`], [`forward`], [`Pump`], [`RelayOptions`], [`Transport`],
 //! [`Prefixed`], [`drive`], [`Dialer`], [`Resolve`], [`PortMap`], [`Pool`],
-//! [`Deadline`], [`lend`], [`release_pipes`].
+//! [`Deadline`], [`lend`], [`release_pipes`], [`keep_alive`].
 //!
 //! Not here: wire formats (`proxy-http`, `proxy-socks`), TLS (`proxy-tls`), and
 //! accepting connections, which is the embedder's.
@@ -67,6 +67,7 @@ mod datagram;
 mod deadline;
 mod dial;
 mod drive;
+mod keepalive;
 mod lent;
 mod names;
 mod options;
@@ -92,6 +93,7 @@ pub use datagram::{
 pub use deadline::{Deadline, Expired, TICK, Ticks};
 pub use dial::Dialer;
 pub use drive::{DriveError, MAX_INPUT, drive};
+pub use keepalive::keep_alive;
 pub use lent::{Lent, lent};
 pub use options::RelayOptions;
 pub use pool::Pool;

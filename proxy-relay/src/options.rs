@@ -10,7 +10,8 @@ use crate::Ticks;
 /// the token that can end it.
 ///
 /// Each timer has one meaning; `None` switches it off. All run on coarse ticks
-/// ([`TICK`](crate::TICK)), so they fire up to two ticks late, never early.
+/// ([`TICK`](crate::TICK)), so they fire up to two ticks late, never early; `stalled`, which is
+/// looked at once a second, up to two seconds.
 ///
 /// ```
 /// use std::time::Duration;
@@ -23,6 +24,7 @@ pub struct RelayOptions {
     pub(crate) half_closed: Ticks,
     pub(crate) lifetime: Ticks,
     pub(crate) first_byte: Ticks,
+    pub(crate) stalled: Ticks,
     pub(crate) stop: Stop,
 }
 
@@ -33,13 +35,14 @@ impl Default for RelayOptions {
 }
 
 impl From<&Timeouts> for RelayOptions {
-    /// Takes over `tunnel` and `half_closed`.
+    /// Takes over `tunnel`, `half_closed` and `stalled`.
     fn from(timeouts: &Timeouts) -> Self {
         Self {
             idle: timeouts.tunnel.into(),
             half_closed: timeouts.half_closed.into(),
             lifetime: Ticks::NEVER,
             first_byte: Ticks::NEVER,
+            stalled: timeouts.stalled.into(),
             stop: Stop::never(),
         }
     }
@@ -69,6 +72,15 @@ impl RelayOptions {
     /// unlimited by default.
     pub fn first_byte(&mut self, after: impl Into<Option<Duration>>) -> &mut Self {
         self.first_byte = after.into().into();
+        self
+    }
+
+    /// The longest time that one side may take nothing of the bytes that wait
+    /// for it, whatever moves the other way; 10 minutes by default. A side takes
+    /// bytes when its system makes room for more: on Linux with a third of the
+    /// send buffer.
+    pub fn stalled(&mut self, after: impl Into<Option<Duration>>) -> &mut Self {
+        self.stalled = after.into().into();
         self
     }
 

@@ -144,6 +144,16 @@ impl Pump {
         matches!(self.held, Held::Nothing)
     }
 
+    /// Whether its destination has yet to take what it was given: bytes held
+    /// here, those that a flush would move on, or the end itself.
+    pub(crate) fn presses(&self) -> bool {
+        match self.stage {
+            Stage::Flow => self.unflushed || !self.is_idle(),
+            Stage::Flush | Stage::Shutdown => true,
+            Stage::Done => false,
+        }
+    }
+
     /// Copies until the source blocks or ends, or splicing pays.
     fn copy<A: Transport + ?Sized, B: Transport + ?Sized>(
         &mut self,
@@ -277,6 +287,8 @@ impl Pump {
         match Pipe::lease() {
             Some(pipe) => {
                 self.held = Held::Pipe(pipe);
+                // A socket has nothing to flush.
+                self.unflushed = false;
                 self.mode = Mode::Splice(splicing);
                 true
             }

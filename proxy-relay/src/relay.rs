@@ -19,11 +19,13 @@ use crate::{Pump, PumpError, RelayOptions, Transport, lend};
 /// is aborted ([`Transport::abort`]). The caller drops both streams afterwards.
 ///
 /// What is cut does not look finished:
-/// * When the lifetime, the first-byte limit or the stop token ends the relay,
-///   the destination of each direction that has not ended is aborted, also when
-///   nothing is under way: more may have been to come.
+/// * When the lifetime, the first-byte limit, a stalled side or the stop token
+///   ends the relay, the destination of each direction that has not ended is
+///   aborted, also when nothing is under way: more may have been to come.
 /// * When nothing has moved for too long (`Idle`, `HalfClosed`), only one for
-///   which bytes are still held is; otherwise both are closed in order.
+///   which bytes are still held is; otherwise both are closed in order (TLS
+///   without close_notify). These two are also the reason if they pass before
+///   the limit for a stalled side.
 /// * A source that is cut off without a reset ([`io::ErrorKind::UnexpectedEof`]:
 ///   TLS without close_notify) counts as reset, but its destination is not
 ///   aborted, since that would destroy bytes that were accepted and are not yet
@@ -65,6 +67,9 @@ pub fn relay<'a, A: Transport + ?Sized, B: Transport + ?Sized>(
         half_closed: options.half_closed,
         lifetime,
         first_byte: deadline.after(options.first_byte),
+        stalled: options.stalled,
+        up_stall: Stall::NONE,
+        down_stall: Stall::NONE,
         first_end: None,
         truncated: None,
         deadline,
@@ -85,6 +90,9 @@ pub struct Relay<'a, A: ?Sized, B: ?Sized> {
     half_closed: Ticks,
     lifetime: Tick,
     first_byte: Tick,
+    stalled: Ticks,
+    up_stall: Stall,
+    down_stall: Stall,
     /// Who finished first.
     first_end: Option<Side>,
     /// Whose stream was cut off without a reset.
@@ -130,24 +138,45 @@ impl<A: Transport + ?Sized, B: Transport + ?Sized> Relay<'_, A, B> {
         match (self.up.is_done() && self.down.is_done(), self.first_end) {
             (true, Some(Side::Client)) => Poll::Ready(Some(End::ClientFinished)),
             (true, _) => Poll::Ready(Some(End::OriginFinished)),
-            (false, _) => self.look_for_resets(),
+            (false, _) => self.look_around(),
         }
     }
 
-    /// A source is not read while its destination is full, so that its reset
-    /// goes unheard: it is looked for every now and then.
-    fn look_for_resets(&mut self) -> Poll<Option<End>> {
-        let blocked = !self.up.is_idle() || !self.down.is_idle();
-        if blocked && self.deadline.recheck() {
-            let reset = PumpError::Read(io::ErrorKind::ConnectionReset);
-            if !self.down.is_idle() && self.upstream.is_reset() {
-                return Poll::Ready(self.fail(reset, Side::Origin));
-            }
-            if !self.up.is_idle() && self.client.is_reset() {
-                return Poll::Ready(self.fail(reset, Side::Client));
-            }
+    /// What no waker tells, looked for every now and then while a destination
+    /// is full: that its source, which is not read, was reset, and that it has
+    /// taken nothing for too long.
+    fn look_around(&mut self) -> Poll<Option<End>> {
+        let pressed = self.up.presses() || self.down.presses();
+        if !pressed {
+            self.up_stall.over = Tick::NEVER;
+            self.down_stall.over = Tick::NEVER;
         }
-        Poll::Pending
+        if !pressed || !self.deadline.recheck() {
+            return Poll::Pending;
+        }
+        let reset = PumpError::Read(io::ErrorKind::ConnectionReset);
+        if !self.down.is_idle() && self.upstream.is_reset() {
+            return Poll::Ready(self.fail(reset, Side::Origin));
+        }
+        if !self.up.is_idle() && self.client.is_reset() {
+            return Poll::Ready(self.fail(reset, Side::Client));
+        }
+        match self.is_stalled() {
+            true => {
+                self.abort(End::WriteStalled);
+                Poll::Ready(Some(End::WriteStalled))
+            }
+            false => Poll::Pending,
+        }
+    }
+
+    /// Whether a side has taken nothing for too long. To be asked at intervals.
+    fn is_stalled(&mut self) -> bool {
+        let over = self.deadline.after(self.stalled);
+        self.up_stall.look(&self.up, over);
+        self.down_stall.look(&self.down, over);
+        let first = self.up_stall.over.min(self.down_stall.over);
+        self.deadline.is_past(first)
     }
 
     fn ended(&mut self, side: Side) {
@@ -197,7 +226,7 @@ impl<A: Transport + ?Sized, B: Transport + ?Sized> Relay<'_, A, B> {
     }
 
     /// Ends before both sides have finished: a cut must not look like an end.
-    fn cut(&mut self, end: End) -> RelayReport {
+    fn abort(&mut self, end: End) {
         // What rests has nothing more to come, as far as anybody can tell. Nor
         // has a truncated stream, and it must not lose what is being sent.
         let (up, down) = match end {
@@ -211,7 +240,6 @@ impl<A: Transport + ?Sized, B: Transport + ?Sized> Relay<'_, A, B> {
         if down {
             self.client.abort();
         }
-        self.report(end)
     }
 
     fn renew(&self) {
@@ -239,6 +267,34 @@ impl<A: Transport + ?Sized, B: Transport + ?Sized> Relay<'_, A, B> {
             up: self.up.moved(),
             down: self.down.moved(),
             end,
+        }
+    }
+}
+
+/// Since when a direction stands still while its destination has yet to take
+/// something. It is looked at now and then: what has not moved from one time to
+/// the next stood still in between, so that no message has to note anything.
+#[derive(Clone, Copy, Debug)]
+struct Stall {
+    /// What had moved when it began.
+    moved: u64,
+    /// When it will have lasted too long; never if it does not last.
+    over: Tick,
+}
+
+impl Stall {
+    const NONE: Self = Self {
+        moved: 0,
+        over: Tick::NEVER,
+    };
+
+    /// `over` is when one that begins now will have lasted too long.
+    fn look(&mut self, pump: &Pump, over: Tick) {
+        let moved = pump.moved();
+        if !pump.presses() {
+            *self = Self::NONE;
+        } else if self.over == Tick::NEVER || self.moved != moved {
+            *self = Self { moved, over };
         }
     }
 }
@@ -274,7 +330,8 @@ impl<A: Transport + ?Sized, B: Transport + ?Sized> Future for Relay<'_, A, B> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<RelayReport> {
         let this = self.get_mut();
         if let Poll::Ready(Expired::Stopped(end)) = this.deadline.poll(cx) {
-            return Poll::Ready(this.cut(end));
+            this.abort(end);
+            return Poll::Ready(this.report(end));
         }
         let before = this.moved();
         if let Poll::Ready(end) = this.pump(cx) {
@@ -285,7 +342,8 @@ impl<A: Transport + ?Sized, B: Transport + ?Sized> Future for Relay<'_, A, B> {
         }
         if this.deadline.has_elapsed() {
             let end = this.overdue();
-            return Poll::Ready(this.cut(end));
+            this.abort(end);
+            return Poll::Ready(this.report(end));
         }
         Poll::Pending
     }
@@ -310,7 +368,7 @@ pub struct RelayReport {
     pub down: u64,
     /// Why it ended: `ClientFinished` or `OriginFinished` (who finished
     /// first), `ClientReset`, `OriginReset`, `HalfClosed`, `Idle`, `Lifetime`,
-    /// `OriginTimeout`, or what the stop token said.
+    /// `OriginTimeout`, `WriteStalled`, or what the stop token said.
     pub end: End,
 }
 

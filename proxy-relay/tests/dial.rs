@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use proxy_core::{ConnectErrorKind, Target};
 use proxy_relay::Dialer;
+use socket2::SockRef;
 use support::silent::Silent;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -28,6 +29,25 @@ async fn an_address_is_dialled_directly() {
     let stream = dial(&address.to_string()).await.expect("connects");
     assert_eq!(stream.peer_addr().expect("peer"), address);
     assert!(stream.nodelay().expect("option"), "Nagle is off");
+}
+
+#[tokio::test]
+async fn p45_a_silent_peer_is_probed_unless_told_otherwise() {
+    let (_listener, address) = listener("127.0.0.1:0").await;
+    let mut dialer = Dialer::default();
+    let stream = dialer.dial(Target::from(address)).await.expect("connects");
+    let socket = SockRef::from(&stream);
+    assert!(socket.keepalive().expect("option"));
+    let probing = (
+        socket.tcp_keepalive_time().expect("option"),
+        socket.tcp_keepalive_interval().expect("option"),
+        socket.tcp_keepalive_retries().expect("option"),
+    );
+    let seconds = Duration::from_secs;
+    assert_eq!(probing, (seconds(60), seconds(15), 4));
+    dialer.keepalive(None);
+    let stream = dialer.dial(Target::from(address)).await.expect("connects");
+    assert!(!SockRef::from(&stream).keepalive().expect("option"));
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 mod support;
 
 use std::future::poll_fn;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -155,7 +156,7 @@ async fn a_reset_in_mid_stream_keeps_the_counts() {
         let sending = async {
             let sent = send_noise(&mut line.origin, 5, BULK).await;
             let error = sent.expect_err("the reset comes through");
-            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
         };
         let reading = async {
             until_held().await;
@@ -407,6 +408,44 @@ async fn what_rests_too_long_ends_in_order() {
         .expect("closed");
         let end = line.report().await.end;
         assert_eq!(end == End::HalfClosed, half_closed, "{end}");
+    }
+}
+
+#[tokio::test]
+async fn p45_a_side_that_takes_nothing_is_cut_and_so_is_the_lively_one() {
+    for how in [How::Copy, How::Splice] {
+        let mut options = RelayOptions::default();
+        options.stalled(Duration::from_millis(500));
+        let mut line = Line::with(how, &options).await;
+        let (mut source, mut sink) = line.origin.split();
+        let pressing = async {
+            let _ = send_noise(&mut sink, 6, usize::MAX).await;
+        };
+        let chatting = async {
+            let mut heard = 0;
+            loop {
+                // A reset is told once, to whom asks first.
+                if let Err(error) = line.client.write_all(b"!").await {
+                    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+                    return heard;
+                }
+                if source.read_u8().await.is_err() {
+                    expect_reset(&mut line.client).await;
+                    return heard;
+                }
+                heard += 1;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let ((), heard) = within(20, async { tokio::join!(pressing, chatting) })
+            .await
+            .expect("both end");
+        let report = line.report().await;
+        assert_eq!(report.end, End::WriteStalled);
+        // The reset may destroy the last one.
+        assert!((heard..=heard + 1).contains(&report.up), "{heard}");
+        assert!(report.down > 0);
+        assert_eq!(lent(), Lent::default());
     }
 }
 

@@ -2,12 +2,20 @@
 
 mod support;
 
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use proxy_core::End;
-use proxy_relay::{ForwardError, RelayOptions, RelayReport, TICK, forward, relay};
+use proxy_relay::{ForwardError, RelayOptions, RelayReport, TICK, Transport, forward, relay};
 use support::Opaque;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::io::{
+    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, ReadHalf, duplex,
+    split,
+};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -183,6 +191,174 @@ async fn bytes_that_nobody_takes_do_not_renew() {
     assert_eq!((report.end, report.up), (End::Idle, 1024));
     write.abort();
     drop(line.origin);
+}
+
+/// One side sends more than the line holds, of which `reader` takes what it
+/// will; the other way a byte passes every five seconds until the tunnel ends.
+async fn press(
+    line: Line,
+    by_client: bool,
+    reader: impl AsyncFnOnce(&mut ReadHalf<DuplexStream>),
+) -> (RelayReport, Duration, u64) {
+    let (source, sink) = match by_client {
+        true => (line.client, line.origin),
+        false => (line.origin, line.client),
+    };
+    let (mut heard, mut pressed) = split(source);
+    let (mut taken, mut chatty) = split(sink);
+    let press = tokio::spawn(async move {
+        let _ = pressed.write_all(&[7; 1 << 20]).await;
+    });
+    let chat = tokio::spawn(async move {
+        let mut said = 0;
+        while chatty.write_all(b"!").await.is_ok() && heard.read_u8().await.is_ok() {
+            said += 1;
+            sleep(secs(5)).await;
+        }
+        said
+    });
+    reader(&mut taken).await;
+    let report = line.relay.await.expect("no panic");
+    let took = line.start.elapsed();
+    press.await.expect("no panic");
+    (report, took, chat.await.expect("no panic"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn p45_a_side_that_takes_nothing_ends_a_tunnel_that_is_lively_the_other_way() {
+    let mut options = RelayOptions::default();
+    options.stalled(secs(30));
+    for by_client in [true, false] {
+        let line = Line::new(&options);
+        let (report, took, said) = press(line, by_client, async |_| {}).await;
+        assert_eq!(report.end, End::WriteStalled);
+        assert!((secs(30)..secs(33)).contains(&took), "{took:?}");
+        assert!(said >= 6, "{said}");
+        let moved = match by_client {
+            true => (report.up, report.down),
+            false => (report.down, report.up),
+        };
+        assert_eq!(moved, (1024, said));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_takes_a_little_now_and_then_is_not_stalled() {
+    let mut options = RelayOptions::default();
+    options.stalled(secs(30));
+    let line = Line::new(&options);
+    let (report, took, _) = press(line, true, async |taken| {
+        for _ in 0..20 {
+            sleep(secs(25)).await;
+            taken.read_u8().await.expect("a byte");
+        }
+    })
+    .await;
+    // Counted from the last byte taken.
+    assert_eq!((report.end, report.up), (End::WriteStalled, 1024 + 20));
+    assert!((secs(530)..secs(533)).contains(&took), "{took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_limit_a_side_may_stall_for_ever() {
+    let mut options = RelayOptions::default();
+    options.stalled(None).lifetime(secs(24 * 3600));
+    let (report, _, _) = press(Line::new(&options), true, async |_| {}).await;
+    assert_eq!((report.end, report.up), (End::Lifetime, 1024));
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_limits_that_hold_for_pressed_bytes_the_shorter_is_the_reason() {
+    for (idle, stalled, end) in [
+        (40, 20, End::WriteStalled),
+        (20, 40, End::Idle),
+        (3600, 3600, End::HalfClosed),
+    ] {
+        let mut options = RelayOptions::default();
+        options.idle(secs(idle)).stalled(secs(stalled));
+        options.half_closed(secs(30));
+        let mut line = Line::new(&options);
+        if end == End::HalfClosed {
+            line.origin.shutdown().await.expect("shutdown");
+        }
+        let press = tokio::spawn(async move {
+            let _ = line.client.write_all(&[7; 1 << 20]).await;
+        });
+        let report = line.relay.await.expect("no panic");
+        assert_eq!((report.end, report.up), (end, 1024));
+        let took = line.start.elapsed();
+        assert!((secs(20)..secs(33)).contains(&took), "{end}: {took:?}");
+        press.await.expect("no panic");
+    }
+}
+
+/// Takes all it is given, as TLS does, and passes it on when it may.
+struct Held {
+    stream: DuplexStream,
+    open: Arc<AtomicBool>,
+}
+
+impl AsyncRead for Held {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Held {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.open.load(Ordering::Relaxed) {
+            true => Poll::Ready(Ok(())),
+            // The relay looks around on its own.
+            false => Poll::Pending,
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+impl Transport for Held {}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_within_an_encrypted_stream_can_stall_too() {
+    let (mut client, near) = duplex(1024);
+    let (far, _origin) = duplex(1024);
+    let open = Arc::new(AtomicBool::new(false));
+    let held = Arc::clone(&open);
+    let mut options = RelayOptions::default();
+    options.stalled(secs(30)).idle(None);
+    let relay = tokio::spawn(async move {
+        let mut far = Held {
+            stream: far,
+            open: held,
+        };
+        relay(&mut Opaque(near), &mut far, &options).await
+    });
+    client.write_all(b"first").await.expect("write");
+    sleep(secs(20)).await;
+    open.store(true, Ordering::Relaxed);
+    // Nothing is under way: no time counts.
+    sleep(secs(3600)).await;
+    open.store(false, Ordering::Relaxed);
+    client.shutdown().await.expect("shutdown");
+    let start = Instant::now();
+    let report = relay.await.expect("no panic");
+    let took = start.elapsed();
+    assert_eq!((report.end, report.up), (End::WriteStalled, 5));
+    assert!((secs(30)..secs(33)).contains(&took), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use proxy_core::{HeadLimits, Timeouts};
 
+use super::problem::Mismatch;
 use super::reader::Table;
 use super::value;
 
@@ -93,12 +94,29 @@ pub(super) fn read_timeouts(table: &Table<'_>, timeouts: &mut Timeouts) {
     read("connect", &mut timeouts.connect);
     read("tunnel", &mut timeouts.tunnel);
     read("half_closed", &mut timeouts.half_closed);
+    read("stalled", &mut timeouts.stalled);
+    if let Some(time) = table.text("tcp_keepalive", keepalive) {
+        timeouts.tcp_keepalive = time.value;
+    }
 }
+
+/// Linux has no room for much more.
+fn keepalive(text: &str) -> Result<Option<Duration>, Mismatch> {
+    match value::timeout(text)? {
+        Some(time) if time > LONGEST_KEEPALIVE => Err(Mismatch::new(
+            "a time of at most 9h, or \"never\"",
+            "\"9h\"",
+        )),
+        time => Ok(time),
+    }
+}
+
+const LONGEST_KEEPALIVE: Duration = Duration::from_secs(9 * 3600);
 
 /// More than any connection lives to see.
 const MOST_REQUESTS: usize = 4_000_000_000;
 
-pub(super) const TIMEOUTS: [&str; 8] = [
+pub(super) const TIMEOUTS: [&str; 10] = [
     "head",
     "keep_alive",
     "body",
@@ -107,6 +125,8 @@ pub(super) const TIMEOUTS: [&str; 8] = [
     "connect",
     "tunnel",
     "half_closed",
+    "stalled",
+    "tcp_keepalive",
 ];
 pub(super) const LIMITS: [&str; 11] = [
     "head_bytes",

@@ -47,8 +47,8 @@ impl Config {
 
     /// How long each kind of waiting may last: `head` for the whole handshake
     /// from the call of [`serve`](crate::Server::serve) to the request, `connect`
-    /// for policy and reaching the target, `tunnel` and `half_closed` for the
-    /// tunnel. The others mean nothing here.
+    /// for policy and reaching the target, `tunnel`, `half_closed` and
+    /// `stalled` for the tunnel. The others mean nothing here.
     pub fn timeouts(&mut self, timeouts: Timeouts) -> &mut Self {
         self.timeouts = timeouts;
         self
