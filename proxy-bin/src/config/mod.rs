@@ -3,6 +3,7 @@
 
 mod auth;
 mod check;
+mod check_listener;
 mod condition;
 mod draft;
 mod entries;
@@ -10,6 +11,7 @@ mod file;
 mod hint;
 mod http;
 mod limits;
+mod listen_url;
 mod listener;
 mod parents;
 mod problem;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use proxy_core::{Target, TargetBuf};
 
 use super::check::check_file;
-use super::listener::percent_decoded;
+use super::listen_url::percent_decoded;
 use super::problem::{Mismatch, Origin, Problem, Sourced, masked, nearest, shown};
 use super::reader::Table;
 use super::value;
