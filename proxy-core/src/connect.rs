@@ -139,7 +139,7 @@ impl ConnectErrorKind {
             Io::TimedOut => Self::TimedOut,
             Io::HostUnreachable => Self::HostUnreachable,
             Io::NetworkUnreachable | Io::NetworkDown => Self::NetworkUnreachable,
-            Io::AddrNotAvailable | Io::OutOfMemory => Self::Exhausted,
+            Io::AddrInUse | Io::AddrNotAvailable | Io::OutOfMemory => Self::Exhausted,
             _ => match error.raw_os_error() {
                 Some(EMFILE | ENFILE | ENOBUFS) => Self::Exhausted,
                 _ => Self::Other,

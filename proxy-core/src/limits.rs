@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::Stop;
+use crate::{Rates, Stop};
 
 /// How large a message head may be. Enforced inside the parsers.
 ///
@@ -121,4 +121,9 @@ pub struct Shaping {
     /// which address, through whom. The connection of the client's last request
     /// is used again only for the same target and the same number; 0 by default.
     pub way: u64,
+    /// How fast the client may send; not at all limited by default. What is not
+    /// taken from a socket is held back by TCP.
+    pub up: Rates,
+    /// How fast the client may be sent to.
+    pub down: Rates,
 }

@@ -164,12 +164,20 @@ where
         {
             return Err(Unserved::Refused(Refusal::too_large()));
         }
+        let Shaping {
+            stop,
+            way,
+            up,
+            down,
+            ..
+        } = self.server.gateway.shaping(session);
+        exchange.up.limit(&up);
+        exchange.down.limit(&down);
         let client = self.peer.remote.ip();
         let prepared = exchange.up.prepare(request, client, self.server, session);
         if let Err(fault) = prepared {
             return Err(self.failed(exchange, fault));
         }
-        let Shaping { stop, way, .. } = self.server.gateway.shaping(session);
         // The session's own ear for its stop token, if it has one.
         let mut stopper = (!stop.is_never()).then(|| Box::new(Deadline::follower(stop)));
         let mut again = false;

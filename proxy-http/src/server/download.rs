@@ -3,12 +3,12 @@
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
-use proxy_core::{HeadLimits, Status};
-use proxy_relay::{Buffers, Pump, PumpError, Transport, lend};
+use proxy_core::{HeadLimits, Rates, Status};
+use proxy_relay::{Buffers, Meter, Pump, PumpError, Transport, lend};
 
 use super::exchange::{Fault, Parts, Verdict, pumped};
 use super::view::View;
-use super::wire::{Outbox, poll_read};
+use super::wire::{Outbox, poll_metered};
 use crate::filter::{Answer, Chunk, Direction, Filter, Flow};
 use crate::{
     BodyFramer, EditScript, Extent, Framing, HeadEdit, Persist, RequestHead, ResponseHead,
@@ -41,6 +41,8 @@ pub(super) struct Download {
     partial: BytesMut,
     framer: BodyFramer,
     framing: Framing,
+    /// With the pump while there is one.
+    meter: Meter,
     pump: Option<Pump>,
     phase: Phase,
     interims: u8,
@@ -83,6 +85,7 @@ impl Download {
             partial: BytesMut::new(),
             framer: BodyFramer::new(Framing::None),
             framing: Framing::None,
+            meter: Meter::default(),
             pump: None,
             phase: Phase::Head,
             interims: 0,
@@ -98,6 +101,16 @@ impl Download {
         let mut parser = self.lend_parser();
         parser.reset();
         *self = Self::with(parser, std::mem::take(&mut self.script));
+    }
+
+    /// Reads the answer no faster than that.
+    pub(super) fn limit(&mut self, rates: &Rates) {
+        self.meter = Meter::new(rates);
+    }
+
+    /// Nothing wakes it, since it may read nothing for a while.
+    pub(super) fn waits(&self) -> bool {
+        self.meter.waits() || self.pump.as_ref().is_some_and(Pump::waits)
     }
 
     fn lend_parser(&mut self) -> Box<ResponseParser> {
@@ -202,7 +215,7 @@ impl Download {
     ) -> Result<Poll<()>, Fault> {
         lend(|buffers| {
             let Buffers { read, write, .. } = buffers;
-            let n = match poll_read(parts.origin, cx, read) {
+            let n = match poll_metered(parts.origin, cx, read, &mut self.meter) {
                 Poll::Pending => return Ok(Poll::Pending),
                 Poll::Ready(Ok(0) | Err(_)) => return Err(Fault::OriginGone),
                 Poll::Ready(Ok(n)) => n,
@@ -423,7 +436,9 @@ impl Download {
             Poll::Ready(Err(PumpError::Write(_))) => return Err(Fault::ClientReset),
             Poll::Ready(Err(_)) => return Err(Fault::Truncated),
         }
-        self.pump = None;
+        if let Some(pump) = self.pump.take() {
+            self.meter = pump.into_meter();
+        }
         if self.framer.may_end_here() {
             self.phase = Phase::Complete;
         }
@@ -437,7 +452,7 @@ impl Download {
     ) -> Result<Poll<()>, Fault> {
         lend(|buffers| {
             let Buffers { read, write, .. } = buffers;
-            let n = match poll_read(parts.origin, cx, read) {
+            let n = match poll_metered(parts.origin, cx, read, &mut self.meter) {
                 Poll::Pending => return Ok(Poll::Pending),
                 Poll::Ready(Ok(0)) if self.framing == Framing::UntilClose => {
                     self.close(cx, parts, write)?;
@@ -512,10 +527,11 @@ impl Download {
         if extent.end {
             self.phase = Phase::Complete;
         } else if self.view.is_pass() && pumped(self.framing, extent.opaque) {
-            self.pump = Some(match self.framing {
+            let pump = match self.framing {
                 Framing::UntilClose => Pump::new(),
                 _ => Pump::exactly(extent.opaque),
-            });
+            };
+            self.pump = Some(pump.metered(std::mem::take(&mut self.meter)));
         }
         Ok(extent)
     }

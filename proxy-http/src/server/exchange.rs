@@ -230,6 +230,9 @@ impl Exchange {
             true => self.poll_ahead(cx, parts)?,
             false => self.up.is_blocked(),
         };
+        if self.up.waits() || self.down.waits() {
+            deadline.call_soon();
+        }
         if unheard && deadline.recheck() && parts.client.is_reset() {
             return Err(Fault::ClientReset);
         }

@@ -1,7 +1,7 @@
 //! What remains of a connection once it is only bytes both ways.
 
 use bytes::BytesMut;
-use proxy_core::{End, Gateway, Operation, Peer, Report, Shaping, TargetBuf};
+use proxy_core::{End, Gateway, Operation, Peer, Report, TargetBuf};
 use proxy_relay::{RelayOptions, Transport, relay};
 use tokio::time::Instant;
 
@@ -86,13 +86,16 @@ where
 
 impl<G: Gateway> Ledger<G> {
     fn options<F>(&self, server: &Server<G, F>) -> RelayOptions {
-        let Shaping { stop, lifetime, .. } = server.gateway.shaping(&self.session);
+        let shaping = server.gateway.shaping(&self.session);
         let mut options = server.config.pace.tunnel.clone();
-        let stop = match stop.is_never() {
+        let stop = match shaping.stop.is_never() {
             true => server.config.stop.clone(),
-            false => stop,
+            false => shaping.stop,
         };
-        options.lifetime(lifetime).stop(stop);
+        options
+            .lifetime(shaping.lifetime)
+            .stop(stop)
+            .rates(shaping.up, shaping.down);
         options
     }
 

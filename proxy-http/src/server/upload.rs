@@ -4,14 +4,14 @@ use std::net::IpAddr;
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
-use proxy_core::Gateway;
-use proxy_relay::{Buffers, Pump, PumpError, Transport, lend};
+use proxy_core::{Gateway, Rates};
+use proxy_relay::{Buffers, Meter, Pump, PumpError, Transport, lend};
 
 use super::Server;
 use super::exchange::{Fault, Parts, pumped};
 use super::request::Request;
 use super::view::View;
-use super::wire::{Outbox, poll_read};
+use super::wire::{Outbox, poll_metered};
 use crate::filter::{Answer, Chunk, Direction, Filter, Flow};
 use crate::{BodyFramer, EditScript, Extent, Framing, HeadEdit, RequestHead, ToOrigin};
 
@@ -29,6 +29,8 @@ pub(super) struct Upload {
     script: EditScript,
     framer: BodyFramer,
     framing: Framing,
+    /// With the pump while there is one.
+    meter: Meter,
     pump: Option<Pump>,
     state: State,
     view: View,
@@ -53,6 +55,7 @@ impl Default for Upload {
             script: EditScript::new(),
             framer: BodyFramer::new(Framing::None),
             framing: Framing::None,
+            meter: Meter::default(),
             pump: None,
             state: State::Body,
             view: View::Pass,
@@ -68,6 +71,16 @@ impl Upload {
             script,
             ..Self::default()
         };
+    }
+
+    /// Reads the body no faster than that.
+    pub(super) fn limit(&mut self, rates: &Rates) {
+        self.meter = Meter::new(rates);
+    }
+
+    /// Nothing wakes it, since it may read nothing for a while.
+    pub(super) fn waits(&self) -> bool {
+        self.meter.waits() || self.pump.as_ref().is_some_and(Pump::waits)
     }
 
     /// Asks the filter, and takes in the part of the body that came with the
@@ -99,6 +112,7 @@ impl Upload {
         self.used = self
             .take(request.early, config.body_bytes, &mut opening, ask)?
             .len;
+        self.meter.charge(self.used);
         if let View::Rewrite(rewriting) = &mut self.view {
             rewriting.opening = opening;
         }
@@ -241,7 +255,7 @@ impl Upload {
             Poll::Ready(Err(PumpError::Truncated)) => return Err(Fault::ClientTruncated),
             Poll::Ready(Err(_)) => return Err(Fault::ClientReset),
         }
-        self.pump = None;
+        self.stop_pump();
         if self.framer.is_over() {
             self.state = State::Done;
         }
@@ -256,7 +270,7 @@ impl Upload {
     ) -> Result<Poll<()>, Fault> {
         lend(|buffers| {
             let Buffers { read, write, .. } = buffers;
-            let n = match poll_read(parts.client, cx, read) {
+            let n = match poll_metered(parts.client, cx, read, &mut self.meter) {
                 Poll::Pending => return Ok(Poll::Pending),
                 Poll::Ready(Ok(0)) => return Err(Fault::ClientTruncated),
                 Poll::Ready(Err(_)) => return Err(Fault::ClientReset),
@@ -309,11 +323,18 @@ impl Upload {
     fn go_on(&mut self) {
         let opaque = self.framer.opaque();
         self.state = State::Body;
-        self.pump = None;
+        self.stop_pump();
         if self.framer.is_over() {
             self.state = State::Done;
         } else if self.view.is_pass() && pumped(self.framing, opaque) {
-            self.pump = Some(Pump::exactly(opaque));
+            let meter = std::mem::take(&mut self.meter);
+            self.pump = Some(Pump::exactly(opaque).metered(meter));
+        }
+    }
+
+    fn stop_pump(&mut self) {
+        if let Some(pump) = self.pump.take() {
+            self.meter = pump.into_meter();
         }
     }
 

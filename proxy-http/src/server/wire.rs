@@ -6,7 +6,7 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
 use bytes::{Buf, BytesMut};
-use proxy_relay::{Deadline, Expired, Transport};
+use proxy_relay::{Aside, Deadline, Expired, Meter, Transport};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Reads once into `space`; `Ready(Ok(0))` is the end of the stream.
@@ -21,12 +21,33 @@ pub(super) fn poll_read<S: AsyncRead + Unpin>(
         .map_ok(|()| buf.filled().len())
 }
 
+/// The same, as far as `meter` grants, and no more than may be put aside.
+pub(super) fn poll_metered<S: AsyncRead + Unpin>(
+    stream: &mut S,
+    cx: &mut Context<'_>,
+    space: &mut [u8],
+    meter: &mut Meter,
+) -> Poll<io::Result<usize>> {
+    let room = meter.grant(Aside::room(space.len()));
+    if room == 0 {
+        return Poll::Pending;
+    }
+    let read = poll_read(stream, cx, &mut space[..room]);
+    let count = match &read {
+        Poll::Ready(Ok(count)) => *count,
+        _ => 0,
+    };
+    meter.settle(room, count);
+    read
+}
+
 /// What is still to be written to one peer.
 ///
 /// Empty and without memory unless the peer is slower than what feeds it.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     unsent: BytesMut,
+    aside: Aside,
     unflushed: bool,
     sent: u64,
 }
@@ -68,6 +89,9 @@ impl Outbox {
             sent = head.len();
         }
         self.unsent.extend_from_slice(&body[sent - head.len()..]);
+        if !self.unsent.is_empty() {
+            self.aside.set(self.unsent.len());
+        }
         Ok(())
     }
 
@@ -104,6 +128,7 @@ impl Outbox {
         }
         // What a slow reader made it grow to is not kept for the next exchange.
         self.unsent = BytesMut::new();
+        self.aside = Aside::default();
         let flushed = stream.poll_flush(cx)?;
         if flushed.is_ready() {
             self.unflushed = false;
@@ -114,6 +139,7 @@ impl Outbox {
     /// Forgets what is unsent; its peer is gone.
     pub(super) fn give_up(&mut self) {
         self.unsent = BytesMut::new();
+        self.aside = Aside::default();
         self.unflushed = false;
     }
 }
