@@ -56,6 +56,7 @@ impl Deadline {
             due: AtomicU32::new(NEVER),
             told: AtomicU8::new(0),
             recheck: AtomicU8::new(0),
+            soon: AtomicBool::new(false),
             stop,
             clock,
             waker: Mutex::new(None),
@@ -126,6 +127,12 @@ impl Deadline {
         due
     }
 
+    /// Wakes the task at the next tick, for a session that waits for time to pass:
+    /// one whose [`Meter`](crate::Meter) grants nothing.
+    pub fn call_soon(&self) {
+        self.entry.soon.store(true, Ordering::Relaxed);
+    }
+
     /// What the stop token says.
     pub fn stop_state(&self) -> StopState {
         self.entry.stop.state()
@@ -165,14 +172,15 @@ impl Deadline {
                 return;
             }
             self.entry.clock.refresh();
-            self.lead = Some(Box::pin(tokio::time::sleep(TICK)));
+            let next = self.entry.clock.next_tick();
+            self.lead = Some(Box::pin(tokio::time::sleep_until(next)));
         }
         if let Some(sleep) = &mut self.lead {
             while sleep.as_mut().poll(cx).is_ready() {
                 self.entry.clock.refresh();
                 self.entry.clock.sweep();
                 splice::trim();
-                sleep.as_mut().reset(Instant::now() + TICK);
+                sleep.as_mut().reset(self.entry.clock.next_tick());
             }
         }
     }
@@ -264,6 +272,8 @@ struct Entry {
     told: AtomicU8,
     /// Ticks to go until the session is woken to look around.
     recheck: AtomicU8,
+    /// The session is to be woken at the next tick.
+    soon: AtomicBool,
     stop: Stop,
     clock: Arc<Clock>,
     waker: Mutex<Option<Waker>>,
@@ -277,8 +287,10 @@ impl Entry {
             StopState::Draining => 1,
             StopState::Stopped(_) => 2,
         };
+        // All of them, since each counts down or is taken back.
+        let called = self.rechecks() | self.is_called();
         self.due.load(Ordering::Relaxed) <= now
-            || self.rechecks()
+            || called
             || (state != self.told.load(Ordering::Relaxed)
                 && state != self.told.swap(state, Ordering::Relaxed))
     }
@@ -293,6 +305,10 @@ impl Entry {
                 ticks == 1
             }
         }
+    }
+
+    fn is_called(&self) -> bool {
+        self.soon.load(Ordering::Relaxed) && self.soon.swap(false, Ordering::Relaxed)
     }
 
     fn waker(&self) -> Option<Waker> {
@@ -327,6 +343,13 @@ impl Clock {
         let ticks = self.epoch.elapsed().as_millis() / TICK.as_millis();
         let ticks = u32::try_from(ticks).unwrap_or(NEVER - 1);
         self.now.fetch_max(ticks, Ordering::Relaxed);
+    }
+
+    /// When the tick that was last set is over. Not just a tick from now: what
+    /// begins by a clock that is behind would be over too early.
+    fn next_tick(&self) -> Instant {
+        let next = self.epoch + TICK * (self.now() + 1);
+        next.min(Instant::now() + TICK)
     }
 
     fn sweep(&self) {
@@ -369,8 +392,10 @@ impl Entries {
         self.free.push(slot);
     }
 
+    /// In another order each time: who shares a rate is not to come last always.
     fn due(&self, now: u32) -> impl Iterator<Item = Waker> {
-        let entries = self.slots.iter().flatten();
+        let (last, first) = self.slots.split_at(now as usize % self.slots.len().max(1));
+        let entries = first.iter().chain(last).flatten();
         entries
             .filter(move |entry| entry.calls(now))
             .filter_map(|entry| entry.waker())

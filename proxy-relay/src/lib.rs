@@ -52,9 +52,10 @@
 //! once, races what it learns (RFC 8305), remembers it for its time to live, and
 //! can have each address judged just before it is connected to.
 //!
-//! Main types: [`relay`], [`forward`], [`Pump`], [`RelayOptions`], [`Transport`],
-//! [`Prefixed`], [`drive`], [`Dialer`], [`Resolve`], [`PortMap`], [`Pool`],
-//! [`Deadline`], [`lend`], [`release_pipes`], [`keep_alive`].
+//! Main types: [`relay`], [`forward`], [`Pump`], [`RelayOptions`], [`Meter`], [`Aside`],
+//! [`Transport`], [`Prefixed`], [`drive`], [`Dialer`], [`Resolve`], [`PortMap`],
+//! [`Balance`], [`Passthrough`], [`Pool`], [`Deadline`], [`lend`], [`release_pipes`],
+//! [`keep_alive`].
 //!
 //! Not here: wire formats (`proxy-http`, `proxy-socks`), TLS (`proxy-tls`), and
 //! accepting connections, which is the embedder's.
@@ -62,6 +63,8 @@
 #![forbid(unsafe_code)]
 
 mod answers;
+mod aside;
+mod balance;
 mod buffer;
 mod datagram;
 mod deadline;
@@ -69,12 +72,15 @@ mod dial;
 mod drive;
 mod keepalive;
 mod lent;
+mod meter;
 mod names;
 mod options;
+mod passthrough;
 mod pool;
 mod portmap;
 mod prefixed;
 mod pump;
+mod pump_error;
 mod race;
 mod relay;
 mod resolve;
@@ -85,7 +91,10 @@ mod splice;
 #[path = "no_splice.rs"]
 mod splice;
 mod transport;
+mod tunnel;
 
+pub use aside::Aside;
+pub use balance::Balance;
 pub use buffer::{Buffers, lend};
 pub use datagram::{
     Association, AssociationError, AssociationReport, Associations, Drops, Framing, Passage,
@@ -95,11 +104,14 @@ pub use dial::Dialer;
 pub use drive::{DriveError, MAX_INPUT, drive};
 pub use keepalive::keep_alive;
 pub use lent::{Lent, lent};
+pub use meter::Meter;
 pub use options::RelayOptions;
+pub use passthrough::Passthrough;
 pub use pool::Pool;
 pub use portmap::{PortMap, PortMapError};
 pub use prefixed::Prefixed;
-pub use pump::{Pump, PumpError};
+pub use pump::Pump;
+pub use pump_error::PumpError;
 pub use relay::{Forward, ForwardError, ForwardReport, Relay, RelayReport, forward, relay};
 pub use resolve::{Family, Resolve, Resolved};
 pub use splice::release_pipes;

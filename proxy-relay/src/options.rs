@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use proxy_core::{Stop, Timeouts};
+use proxy_core::{Rates, Stop, Timeouts};
 
 use crate::Ticks;
 
@@ -26,6 +26,8 @@ pub struct RelayOptions {
     pub(crate) first_byte: Ticks,
     pub(crate) stalled: Ticks,
     pub(crate) stop: Stop,
+    pub(crate) up: Rates,
+    pub(crate) down: Rates,
 }
 
 impl Default for RelayOptions {
@@ -44,6 +46,8 @@ impl From<&Timeouts> for RelayOptions {
             first_byte: Ticks::NEVER,
             stalled: timeouts.stalled.into(),
             stop: Stop::never(),
+            up: Rates::default(),
+            down: Rates::default(),
         }
     }
 }
@@ -87,6 +91,16 @@ impl RelayOptions {
     /// The token that ends the relay from outside; none by default.
     pub fn stop(&mut self, stop: Stop) -> &mut Self {
         self.stop = stop;
+        self
+    }
+
+    /// How fast bytes go from the client to the upstream, and from the upstream
+    /// to the client; not limited by default. A limited direction moves in steps,
+    /// one a tick at least, and is not spliced. Without meaning for
+    /// [`forward`](crate::forward), which knows neither.
+    pub fn rates(&mut self, up: Rates, down: Rates) -> &mut Self {
+        self.up = up;
+        self.down = down;
         self
     }
 }

@@ -1,19 +1,27 @@
-//! A port relay: everything that connects is tunnelled to one target.
-
-use std::time::Duration;
+//! A port relay: everything that connects is tunnelled to a target, or to one of
+//! several.
 
 use proxy_core::{
-    Ask, ConnectError, ConnectErrorKind, Denial, End, Gateway, Operation, Peer, Report, Shaping,
-    Stop, TargetBuf, Timeouts,
+    ConnectError, ConnectErrorKind, Denial, End, Gateway, Peer, Stop, TargetBuf, Timeouts,
 };
 use tokio::time::Instant;
 
-use crate::{RelayOptions, RelayReport, Transport, relay, unless, vanished};
+use crate::balance::{Balance, Targets};
+use crate::tunnel::{Ledger, Tunnel};
+use crate::{Passthrough, RelayReport, Transport, relay, unless, vanished};
 
-/// Serves connections by tunnelling each to a fixed target.
+/// Serves connections by tunnelling each to a fixed target, or to one of
+/// several.
 ///
 /// Policy is asked as for any other tunnel: the client is authenticated without
 /// credentials and authorized for [`Operation::Tunnel`].
+///
+/// Of several targets ([`also`](Self::also)) the next one is tried if policy
+/// forbids this client the one before or it cannot be reached; each may take as
+/// long as the [`Gateway`] lets it, so all of them take at most as many times
+/// that. A target that could not be reached is tried behind all others for ten
+/// seconds. What is known of the targets is shared by all connections of the
+/// map, on whatever thread.
 ///
 /// ```
 /// # use proxy_core::*;
@@ -46,137 +54,141 @@ use crate::{RelayOptions, RelayReport, Transport, relay, unless, vanished};
 /// ```
 #[derive(Debug)]
 pub struct PortMap<G> {
-    gateway: G,
-    target: TargetBuf,
-    timeouts: Timeouts,
-    stop: Stop,
+    tunnels: Passthrough<G>,
+    targets: Targets,
 }
 
 impl<G> PortMap<G> {
     /// A relay to `target` with default timeouts.
     pub fn new(gateway: G, target: TargetBuf) -> Self {
         Self {
-            gateway,
-            target,
-            timeouts: Timeouts::default(),
-            stop: Stop::never(),
+            tunnels: Passthrough::new(gateway),
+            targets: Targets::new(target),
         }
+    }
+
+    /// One target more, behind those it has.
+    pub fn also(&mut self, target: TargetBuf) -> &mut Self {
+        self.targets.push(target);
+        self
+    }
+
+    /// Which target each connection begins at; [`Balance::Failover`] by default.
+    pub fn balance(&mut self, balance: Balance) -> &mut Self {
+        self.targets.balance = balance;
+        self
     }
 
     /// The timeouts of its tunnels.
     pub fn timeouts(&mut self, timeouts: Timeouts) -> &mut Self {
-        self.timeouts = timeouts;
+        self.tunnels.timeouts(timeouts);
         self
     }
 
     /// The token that ends its tunnels, unless [`Gateway::shaping`] names
     /// another.
     pub fn stop(&mut self, stop: Stop) -> &mut Self {
-        self.stop = stop;
+        self.tunnels.stop(stop);
         self
     }
 
     /// The policy it was made with.
     pub fn gateway(&self) -> &G {
-        &self.gateway
+        self.tunnels.gateway()
     }
 }
 
 impl<G: Gateway<Upstream: Transport>> PortMap<G> {
     /// Serves one accepted connection to its end.
     ///
-    /// A client whose target cannot be reached is closed in order: a reset could
-    /// overtake the end of its own connect. A client that resets while the target is being dialled
-    /// cancels the dial. [`Gateway::finished`] is called once, unless the
-    /// future is dropped.
+    /// A client for whom no target can be reached is closed in order: a reset
+    /// could overtake the end of its own connect. A client that resets while a
+    /// target is being dialled cancels the dial.
+    ///
+    /// [`Gateway::finished`] is called once, with the target that was tried last
+    /// and its session.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the connection at once; it is then not reported.
     ///
     /// # Errors
-    /// If policy refused the client or the target was not reached; what happens
-    /// in the tunnel is in the report only.
-    pub async fn serve<S: Transport>(&self, mut client: S, peer: Peer) -> Result<(), PortMapError> {
-        let start = Instant::now();
-        // Boxed, so that its room is free again while the tunnel lives.
-        let opened = Box::pin(self.open(&client, &peer)).await;
-        let Opened {
-            who,
-            session,
-            upstream,
-        } = opened;
-        let (result, report) = match upstream {
-            Ok((mut upstream, options)) => {
-                (Ok(()), relay(&mut client, &mut upstream, &options).await)
-            }
-            Err(error) => (Err(error), error.report()),
-        };
-        let mut report = self.report(&peer, start.elapsed(), report);
-        if let Err(PortMapError::Connect(error)) = result {
-            report.error = Some(error);
+    /// If policy refused the client or no target was reached, that of the target
+    /// tried last; what happens in the tunnel is in the report only.
+    pub fn serve<S: Transport>(
+        &self,
+        client: S,
+        peer: Peer,
+    ) -> impl Future<Output = Result<(), PortMapError>> {
+        // Not an `async fn`, which would keep its arguments twice.
+        let mut tunnel = Box::new(Tunnel::new(client, peer, 0));
+        async move {
+            // Boxed, so that its room is free again while the tunnel lives.
+            Box::pin(self.open(&mut tunnel)).await;
+            let relayed = match &mut tunnel.upstream {
+                Ok(upstream) => {
+                    let relay = {
+                        let options = self.tunnels.options(tunnel.ledger.session.as_ref());
+                        relay(&mut tunnel.client, upstream, &options)
+                    };
+                    relay.await
+                }
+                Err(error) => error.report(),
+            };
+            let Tunnel {
+                upstream,
+                target,
+                ledger,
+                client: _client,
+            } = *tunnel;
+            let target = self.targets.at(target).as_target();
+            ledger.close(self.gateway(), &upstream, target, relayed)
         }
-        self.gateway.finished(who.as_ref(), session, &report);
-        result
     }
 
-    async fn open<S: Transport>(&self, client: &S, peer: &Peer) -> Opened<G> {
-        let mut opened = Opened {
-            who: None,
-            session: None,
-            upstream: Err(PortMapError::Vanished),
-        };
-        let reached = {
-            let reach = self.reach(peer, &mut opened.who, &mut opened.session);
-            unless(vanished(client), reach).await
-        };
-        opened.upstream = reached.unwrap_or(Err(PortMapError::Vanished));
-        opened
+    /// Reaches a target, unless the client resets meanwhile.
+    async fn open<S: Transport>(&self, tunnel: &mut Tunnel<G, S, usize>) {
+        let reach = self.reach(&mut tunnel.ledger, &mut tunnel.target);
+        let reached = unless(vanished(&tunnel.client), reach).await;
+        tunnel.upstream = reached.unwrap_or(Err(PortMapError::Vanished));
     }
 
+    /// The target that was tried last stays in `at`.
     async fn reach(
         &self,
-        peer: &Peer,
-        who: &mut Option<G::Identity>,
-        session: &mut Option<G::Session>,
-    ) -> Result<(G::Upstream, RelayOptions), PortMapError> {
-        let target = self.target.as_target();
-        let operation = Operation::Tunnel;
-        let ask = Ask {
-            peer,
-            operation,
-            target,
-            via: None,
-            secure: false,
-        };
-        let denied = PortMapError::Denied;
-        let who = who.insert(
-            self.gateway
-                .authenticate(peer, None)
-                .await
-                .map_err(denied)?,
-        );
-        let session = session.insert(self.gateway.authorize(who, &ask).await.map_err(denied)?);
-        let options = self.options(self.gateway.shaping(session));
-        let connected = self.gateway.connect(session, target).await;
-        let connected = connected.map_err(PortMapError::Connect)?;
-        Ok((connected.upstream, options))
+        ledger: &mut Ledger<G>,
+        at: &mut usize,
+    ) -> Result<G::Upstream, PortMapError> {
+        let tunnels = &self.tunnels;
+        let who = tunnels.identify(&ledger.peer).await?;
+        let who = ledger.who.insert(who);
+        let mut failure = PortMapError::Vanished;
+        for place in self.targets.order(ledger.start) {
+            *at = place;
+            ledger.session = None;
+            let target = self.targets.at(place).as_target();
+            let reach = tunnels.reach(&ledger.peer, who, target, &mut ledger.session);
+            match reach.await {
+                Err(error) if error.is_of_this_target() => {
+                    self.note(place, error);
+                    failure = error;
+                }
+                Err(error) => return Err(error),
+                Ok(upstream) => {
+                    self.targets.works(place);
+                    return Ok(upstream);
+                }
+            }
+        }
+        Err(failure)
     }
 
-    fn options(&self, shaping: Shaping) -> RelayOptions {
-        let stop = match shaping.stop.is_never() {
-            true => self.stop.clone(),
-            false => shaping.stop,
-        };
-        let mut options = RelayOptions::from(&self.timeouts);
-        options.lifetime(shaping.lifetime).stop(stop);
-        options
-    }
-
-    fn report<'a>(&'a self, peer: &'a Peer, took: Duration, relayed: RelayReport) -> Report<'a> {
-        let mut report = Report::new(peer, relayed.end);
-        report.operation = Some(Operation::Tunnel);
-        report.target = Some(self.target.as_target());
-        report.up = relayed.up;
-        report.down = relayed.down;
-        report.duration = took;
-        report
+    /// What is not the target's fault says nothing of the next attempt.
+    fn note(&self, place: usize, error: PortMapError) {
+        if let PortMapError::Connect(error) = error
+            && error.retryable()
+        {
+            self.targets.fails(place, Instant::now());
+        }
     }
 }
 
@@ -196,7 +208,16 @@ pub enum PortMapError {
 }
 
 impl PortMapError {
-    fn report(self) -> RelayReport {
+    /// Whether another target may do better.
+    fn is_of_this_target(self) -> bool {
+        match self {
+            Self::Connect(_) => true,
+            Self::Denied(denial) => matches!(denial, Denial::Forbid | Denial::Unroutable),
+            Self::Vanished => false,
+        }
+    }
+
+    pub(crate) fn report(self) -> RelayReport {
         let end = match self {
             Self::Connect(error) => match error.kind {
                 ConnectErrorKind::Forbidden | ConnectErrorKind::Loop => End::Forbidden,
@@ -217,9 +238,57 @@ impl PortMapError {
     }
 }
 
-/// How far the stage before the tunnel came.
-struct Opened<G: Gateway> {
-    who: Option<G::Identity>,
-    session: Option<G::Session>,
-    upstream: Result<(G::Upstream, RelayOptions), PortMapError>,
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Dialer;
+    use proxy_core::{Ask, Connected, Credentials, Target};
+    use tokio::net::{TcpListener, TcpStream};
+
+    struct Open;
+
+    impl Gateway for Open {
+        type Identity = ();
+        type Session = ();
+        type Upstream = TcpStream;
+
+        async fn authenticate(&self, _: &Peer, _: Option<Credentials<'_>>) -> Result<(), Denial> {
+            Ok(())
+        }
+
+        async fn authorize(&self, _: &(), _: &Ask<'_>) -> Result<(), Denial> {
+            Ok(())
+        }
+
+        async fn connect(
+            &self,
+            _: &mut (),
+            target: Target<'_>,
+        ) -> Result<Connected<TcpStream>, ConnectError> {
+            Ok(Connected::fresh(Dialer::default().dial(target).await?))
+        }
+    }
+
+    /// Memory per idle tunnel follows from these.
+    #[tokio::test]
+    async fn the_future_is_little_more_than_a_relay() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let address = listener.local_addr().expect("bound");
+        let client = TcpStream::connect(address).await.expect("connected");
+        let map = PortMap::new(Open, Target::from(address).into());
+        let peer = Peer {
+            remote: address,
+            local: address,
+        };
+        let served = map.serve(client, peer);
+        let is_send = |_: &dyn Send| ();
+        is_send(&served);
+        let relay = size_of::<crate::Relay<'_, TcpStream, TcpStream>>();
+        let (size, apart) = (
+            size_of_val(&served),
+            size_of::<Tunnel<Open, TcpStream, usize>>(),
+        );
+        assert!(size <= relay + 32, "{size} bytes around {relay}");
+        assert!(apart <= 176, "{apart} bytes apart");
+    }
 }

@@ -1,6 +1,5 @@
 //! One direction: moves bytes from one stream to another, by copying or splicing.
 
-use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -9,7 +8,7 @@ use tokio::io::ReadBuf;
 
 use crate::spill::Spill;
 use crate::splice::{Pipe, Splicing};
-use crate::{Socket, Transport, lend};
+use crate::{Aside, Meter, PumpError, Socket, Transport, lend};
 
 /// Moves bytes one way, until the source ends or for an exact length.
 ///
@@ -27,6 +26,7 @@ pub struct Pump {
     /// Bytes still to be read from the source.
     left: u64,
     moved: u64,
+    meter: Meter,
     // Before `mode`: a pipe is given back while its pool still stands.
     held: Held,
     mode: Mode,
@@ -59,6 +59,7 @@ impl Pump {
         Self {
             left,
             moved: 0,
+            meter: Meter::default(),
             held: Held::Nothing,
             mode: Mode::Copy,
             stage: Stage::Flow,
@@ -86,6 +87,14 @@ impl Pump {
         bytes.len()
     }
 
+    /// The same, reading no faster than `meter` grants. To be called before the
+    /// first poll; a pump that [waits](Self::waits) is to be polled again soon.
+    #[must_use]
+    pub fn metered(mut self, meter: Meter) -> Self {
+        self.meter = meter;
+        self
+    }
+
     /// Moves what can be moved, about a mebibyte at most before it yields.
     ///
     /// Ready once the source ended and the destination was shut down, or the
@@ -101,7 +110,10 @@ impl Pump {
         from: &mut A,
         to: &mut B,
     ) -> Poll<Result<(), PumpError>> {
-        let mut budget = BUDGET;
+        let mut budget = match self.meter.is_limited() {
+            true => Meter::TURN,
+            false => BUDGET,
+        };
         loop {
             match self.stage {
                 Stage::Flow if matches!(self.mode, Mode::Splice(_)) => {
@@ -144,6 +156,16 @@ impl Pump {
         matches!(self.held, Held::Nothing)
     }
 
+    /// Whether nothing wakes it, since it may read nothing for a while.
+    pub fn waits(&self) -> bool {
+        self.meter.waits()
+    }
+
+    /// Takes back what it obeyed, for the pump after it.
+    pub fn into_meter(self) -> Meter {
+        self.meter
+    }
+
     /// Whether its destination has yet to take what it was given: bytes held
     /// here, those that a flush would move on, or the end itself.
     pub(crate) fn presses(&self) -> bool {
@@ -174,13 +196,18 @@ impl Pump {
                     return Poll::Ready(Ok(()));
                 }
                 ready!(pay(cx, budget));
-                let room = self.room();
+                let room = self.meter.grant(self.room());
+                if room == 0 {
+                    return self.pause(cx, to);
+                }
                 let mut buf = ReadBuf::new(&mut buffers.read[..room]);
-                let Poll::Ready(read) = Pin::new(&mut *from).poll_read(cx, &mut buf) else {
+                let read = Pin::new(&mut *from).poll_read(cx, &mut buf);
+                let bytes = buf.filled();
+                self.meter.settle(room, bytes.len());
+                let Poll::Ready(read) = read else {
                     return self.pause(cx, to);
                 };
                 read.map_err(PumpError::read)?;
-                let bytes = buf.filled();
                 self.took(bytes.len(), budget)?;
                 let whole = self.write(cx, to, bytes)?;
                 if bytes.len() < LARGE {
@@ -201,7 +228,8 @@ impl Pump {
             true => crate::Buffers::SIZE,
             false => LARGE,
         };
-        usize::try_from(self.left).map_or(most, |left| left.min(most))
+        let left = usize::try_from(self.left).map_or(most, |left| left.min(most));
+        Aside::room(left)
     }
 
     /// Accounts for a read; none at all is the end of the source.
@@ -278,6 +306,8 @@ impl Pump {
         self.bulk = 0;
         if matches!(self.mode, Mode::CopyOnly)
             || self.left < WORTH_A_PIPE
+            // It reads in small turns.
+            || self.meter.is_limited()
             || from.socket().is_none()
             || to.socket().is_none()
         {
@@ -325,11 +355,11 @@ impl Pump {
                 return Poll::Ready(Ok(()));
             }
             ready!(pay(cx, budget));
-            let len = usize::try_from(self.left).unwrap_or(usize::MAX);
             if self.is_idle() {
                 // Or else each wake would borrow a pipe for nothing.
                 ready!(from.poll_readable(cx)).map_err(PumpError::read)?;
             }
+            let len = usize::try_from(self.left).unwrap_or(usize::MAX);
             let Some(pipe) = self.pipe() else {
                 self.leave_splice(Mode::Copy);
                 return Poll::Ready(Ok(()));
@@ -396,40 +426,6 @@ impl Default for Pump {
         Self::new()
     }
 }
-
-/// Which side of a [`Pump`] failed, and how.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PumpError {
-    /// Reading from the source failed.
-    Read(io::ErrorKind),
-    /// The source ended before the exact length was reached.
-    Truncated,
-    /// Writing to, flushing or shutting down the destination failed.
-    Write(io::ErrorKind),
-}
-
-impl PumpError {
-    fn read(error: io::Error) -> Self {
-        Self::Read(error.kind())
-    }
-
-    fn write(error: io::Error) -> Self {
-        Self::Write(error.kind())
-    }
-}
-
-impl fmt::Display for PumpError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Read(kind) => write!(f, "the source failed: {kind}"),
-            Self::Truncated => f.write_str("the source ended too early"),
-            Self::Write(kind) => write!(f, "the destination failed: {kind}"),
-        }
-    }
-}
-
-impl std::error::Error for PumpError {}
 
 /// What a pump owns while bytes are under way.
 #[derive(Debug, Default)]

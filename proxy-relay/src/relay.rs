@@ -9,7 +9,7 @@ use proxy_core::{End, Side};
 use tokio::io::ReadBuf;
 
 use crate::deadline::{Deadline, Expired, Tick, Ticks};
-use crate::{Pump, PumpError, RelayOptions, Transport, lend};
+use crate::{Meter, Pump, PumpError, RelayOptions, Transport, lend};
 
 /// Relays between a client and its upstream until both have finished, one of
 /// them fails, or a limit is reached.
@@ -61,8 +61,8 @@ pub fn relay<'a, A: Transport + ?Sized, B: Transport + ?Sized>(
     let relay = Relay {
         client,
         upstream,
-        up: Pump::new(),
-        down: Pump::new(),
+        up: Pump::new().metered(Meter::new(&options.up)),
+        down: Pump::new().metered(Meter::new(&options.down)),
         idle: options.idle,
         half_closed: options.half_closed,
         lifetime,
@@ -146,6 +146,9 @@ impl<A: Transport + ?Sized, B: Transport + ?Sized> Relay<'_, A, B> {
     /// is full: that its source, which is not read, was reset, and that it has
     /// taken nothing for too long.
     fn look_around(&mut self) -> Poll<Option<End>> {
+        if self.up.waits() || self.down.waits() {
+            self.deadline.call_soon();
+        }
         let pressed = self.up.presses() || self.down.presses();
         if !pressed {
             self.up_stall.over = Tick::NEVER;
@@ -490,7 +493,7 @@ mod tests {
     fn a_tunnel_is_small() {
         let size = size_of::<Relay<'_, TcpStream, TcpStream>>();
         assert!(size <= 256, "{size} bytes");
-        assert!(size_of::<Pump>() <= 48, "{} bytes", size_of::<Pump>());
+        assert!(size_of::<Pump>() <= 56, "{} bytes", size_of::<Pump>());
         assert!(size_of::<PumpError>() <= 8);
         assert!(size_of::<ForwardError>() <= 8);
     }

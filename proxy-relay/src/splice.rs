@@ -10,7 +10,7 @@ use rustix::pipe::{PipeFlags, SpliceFlags};
 use tokio::io::Interest;
 
 use crate::spill::Spill;
-use crate::{Socket, lent};
+use crate::{Aside, Socket, lent};
 
 /// A pipe leased from the thread's pool. It goes back when dropped empty.
 #[derive(Debug)]
@@ -20,14 +20,19 @@ pub(crate) struct Pipe {
 }
 
 impl Pipe {
-    /// A pipe, unless none can be had (out of descriptors or pipe memory).
+    /// A pipe, unless none can be had (out of descriptors or pipe memory, or too
+    /// much is put aside in the process).
     pub(crate) fn lease() -> Option<Self> {
+        if Aside::room(SIZE) < SIZE {
+            return None;
+        }
         let pooled = POOL.try_with(|pool| pool.borrow_mut().take()).ok()?;
         let ends = match pooled {
             Some(ends) => ends,
             None => Ends::open().ok()?,
         };
         lent::count(|lent| lent.pipes += 1);
+        Aside::add(SIZE as u64);
         Some(Self {
             ends: Some(ends),
             held: 0,
@@ -100,6 +105,7 @@ impl Pipe {
 impl Drop for Pipe {
     fn drop(&mut self) {
         lent::count(|lent| lent.pipes -= 1);
+        Aside::remove(SIZE as u64);
         if let Some(ends) = self.ends.take()
             && self.held == 0
         {

@@ -13,7 +13,7 @@ use tokio::net::UdpSocket;
 use super::associations::Place;
 use super::lookups::Lookups;
 use super::table::{Found, Table};
-use super::upstreams::{Upstreams, bind, send};
+use super::upstreams::{Upstreams, send};
 use super::{AssociationReport, Associations, Framing, Passage, canonical};
 use crate::deadline::{Deadline, Expired, Tick, Ticks};
 use crate::{Buffers, RelayOptions, Transport, lend};
@@ -49,7 +49,7 @@ use crate::{Buffers, RelayOptions, Transport, lend};
 /// # -> Result<(), Box<dyn std::error::Error>> {
 /// let all = Associations::new();
 /// let one = Association::open(&peer, Bare(target), &all, &RelayOptions::default())?;
-/// println!("send datagrams to {}", one.local_addr());
+/// println!("send datagrams to {}", one.advertised());
 /// let admit = async |target: TargetBuf, _last| match target.as_target() {
 ///     Target { host: Host::Ip(ip), port } => Ok(Passage::from(SocketAddr::new(ip, port))),
 ///     _ => Err(ConnectError::origin(proxy_core::ConnectErrorKind::Forbidden)),
@@ -63,6 +63,7 @@ use crate::{Buffers, RelayOptions, Transport, lend};
 pub struct Association<W> {
     front: UdpSocket,
     local: SocketAddr,
+    told: SocketAddr,
     client: IpAddr,
     /// The port that the client announced.
     announced: Option<u16>,
@@ -75,7 +76,8 @@ pub struct Association<W> {
 
 impl<W: Framing> Association<W> {
     /// Opens the socket for the client: on the address that the client has
-    /// reached us at, since it can reach that one again, and on a free port.
+    /// reached us at, since it can reach that one again, and on a free port, of
+    /// those that [`Associations::ports`] names.
     ///
     /// Of the options `idle` (without a datagram), `lifetime` and `stop` count.
     ///
@@ -92,7 +94,7 @@ impl<W: Framing> Association<W> {
         options: &RelayOptions,
     ) -> Result<Self, AssociationError> {
         let client = peer.remote.ip().to_canonical();
-        let mut local = canonical(peer.local);
+        let local = canonical(peer.local);
         if local.ip().is_unspecified() {
             return Err(AssociationError::Socket(
                 io::ErrorKind::AddrNotAvailable.into(),
@@ -102,13 +104,13 @@ impl<W: Framing> Association<W> {
         let stop = options.stop.child();
         let place = all.join(client, stop.clone());
         let mut place = place.ok_or(AssociationError::Full)?;
-        local.set_port(0);
-        let front = bind(local)?;
+        let front = all.bind(local.ip())?;
         let local = front.local_addr()?;
         place.owns(local);
         Ok(Self {
             front,
             local,
+            told: all.told(local),
             client,
             announced: None,
             framing,
@@ -125,7 +127,13 @@ impl<W: Framing> Association<W> {
         self
     }
 
-    /// Where the client is to send its datagrams.
+    /// Where the client is to be told to send its datagrams: to
+    /// [`local_addr`](Self::local_addr), unless another address is advertised.
+    pub fn advertised(&self) -> SocketAddr {
+        self.told
+    }
+
+    /// The address of the socket for the client.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }

@@ -1,13 +1,18 @@
 //! All associations of a proxy: how many there may be, and their own addresses.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use proxy_core::{End, Stop};
+use tokio::net::UdpSocket;
 use tokio::time::Instant;
+
+use super::upstreams::bind;
 
 /// Caps associations, per client and in all, and knows the addresses of their
 /// sockets.
@@ -26,6 +31,9 @@ use tokio::time::Instant;
 pub struct Associations {
     per_client: usize,
     total: usize,
+    /// Of the sockets for clients; 0 is whichever the system gives.
+    ports: (u16, u16),
+    advertise: Vec<IpAddr>,
     members: Arc<Mutex<Members>>,
     epoch: Instant,
 }
@@ -35,6 +43,8 @@ impl Default for Associations {
         Self {
             per_client: 64,
             total: 1024,
+            ports: (0, 0),
+            advertise: Vec::new(),
             members: Arc::default(),
             epoch: Instant::now(),
         }
@@ -61,6 +71,21 @@ impl Associations {
         self
     }
 
+    /// The ports of the sockets that clients send to; by default the system gives
+    /// one. They are taken in turn, so that none is used again soon.
+    pub fn ports(&mut self, ports: RangeInclusive<u16>) -> &mut Self {
+        self.ports = ports.into_inner();
+        self
+    }
+
+    /// An address that clients are told to send to in place of the one they have
+    /// reached us at: that of a translator, for one. At most one of each family
+    /// counts, the first. By default there is none.
+    pub fn advertise(&mut self, address: IpAddr) -> &mut Self {
+        self.advertise.push(address);
+        self
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.lock().all.len()
@@ -76,6 +101,31 @@ impl Associations {
     /// Allocates nothing if there are none.
     pub fn on_port(&self, port: u16) -> Vec<SocketAddr> {
         self.lock().sockets.get(&port).cloned().unwrap_or_default()
+    }
+
+    /// A socket for a client that has reached us at this address.
+    ///
+    /// # Errors
+    /// `AddrInUse` if a thousand ports of the range, or all of them, are taken.
+    pub(super) fn bind(&self, ip: IpAddr) -> io::Result<UdpSocket> {
+        let (first, last) = self.ports;
+        let count = u32::from(last.saturating_sub(first)) + 1;
+        for _ in 0..count.min(MOST_TRIED) {
+            let turn = self.lock().next_port() % count;
+            let port = first.saturating_add(u16::try_from(turn).unwrap_or(0));
+            match bind(SocketAddr::new(ip, port)) {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                bound => return bound,
+            }
+        }
+        Err(io::ErrorKind::AddrInUse.into())
+    }
+
+    /// What a client is told of a socket at `local`.
+    pub(super) fn told(&self, local: SocketAddr) -> SocketAddr {
+        let is_like = |ip: &&IpAddr| ip.is_ipv4() == local.is_ipv4();
+        let ip = self.advertise.iter().find(is_like);
+        SocketAddr::new(ip.copied().unwrap_or_else(|| local.ip()), local.port())
     }
 
     /// Lets an association in, unless there are too many.
@@ -177,10 +227,17 @@ impl Drop for Place {
 struct Members {
     all: HashMap<u64, Member>,
     last: u64,
+    port: u32,
     sockets: HashMap<u16, Vec<SocketAddr>>,
 }
 
 impl Members {
+    fn next_port(&mut self) -> u32 {
+        let port = self.port;
+        self.port = port.wrapping_add(1);
+        port
+    }
+
     /// Ends the one of those that has been idle for longest, if any is idle.
     fn evict(&mut self, now: u64, of: &dyn Fn(&Member) -> bool) -> bool {
         let theirs = self.all.iter().filter(|(_, member)| of(member));
@@ -214,6 +271,9 @@ fn group(client: IpAddr) -> IpAddr {
         v4 => v4,
     }
 }
+
+/// Ports of a range that are tried, so that nobody waits for long.
+const MOST_TRIED: u32 = 1024;
 
 /// An association that has been idle for so long may have to make room.
 const QUIET: Duration = Duration::from_secs(10);

@@ -1,6 +1,9 @@
 //! Sockets, data and waiting for the relay tests.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub(crate) mod model;
+pub(crate) mod puppet;
+pub(crate) mod schedule;
 pub(crate) mod scripted;
 pub(crate) mod silent;
 
@@ -17,11 +20,16 @@ use tokio::net::{TcpListener, TcpStream};
 /// The two ends of a loopback connection with small socket buffers, so that a
 /// few megabytes fill them.
 pub(crate) async fn pair() -> (TcpStream, TcpStream) {
+    pair_of(256 * 1024).await
+}
+
+/// The same with buffers of so many bytes.
+pub(crate) async fn pair_of(bytes: usize) -> (TcpStream, TcpStream) {
     let (ours, theirs) = wide_pair().await;
     for end in [&ours, &theirs] {
         let socket = SockRef::from(end);
-        socket.set_recv_buffer_size(256 * 1024).expect("buffer");
-        socket.set_send_buffer_size(256 * 1024).expect("buffer");
+        socket.set_recv_buffer_size(bytes).expect("buffer");
+        socket.set_send_buffer_size(bytes).expect("buffer");
     }
     (ours, theirs)
 }
