@@ -39,10 +39,9 @@
 //!
 //! Main types: [`ServerHandshake`], [`Next`], [`Methods`], [`ClientHandshake`],
 //! [`ReplyCode`], [`wire`], and with `serve`: `Server`, `Config`, `Datagrams`,
-//! `ServeError`.
+//! `Incoming`, `ServeError`.
 //!
-//! Not here: GSSAPI (RFC 1961), identd, and the work behind BIND, which is
-//! recognised and answered "command not supported".
+//! Not here: GSSAPI (RFC 1961), identd, and BIND on the client's side.
 
 #![forbid(unsafe_code)]
 
@@ -58,4 +57,4 @@ pub use handshake::{
     PendingRequest, ServerError, ServerErrorKind, ServerHandshake,
 };
 #[cfg(feature = "serve")]
-pub use serve::{Config, Datagrams, ServeError, Server};
+pub use serve::{Config, Datagrams, Incoming, Listening, ServeError, Served, Server};

@@ -624,5 +624,6 @@ async fn the_future_of_a_connection_is_small() {
     };
     let server = Server::new(Direct::default());
     let size = size_of_val(&server.serve(stream, peer));
-    assert!(size <= 640, "{size} bytes");
+    // The client's stream, the relay with the other one, and what the report needs.
+    assert!(size <= 480, "{size} bytes");
 }

@@ -183,11 +183,9 @@ async fn a_session_is_stopped_by_its_own_token() {
 }
 
 #[tokio::test]
-async fn idle_is_as_for_a_tunnel() {
+async fn an_association_may_not_rest_for_ever() {
     let mut session = session(|config| {
-        let mut timeouts = proxy_core::Timeouts::default();
-        timeouts.tunnel = Some(Duration::from_millis(1));
-        config.timeouts(timeouts);
+        config.datagram_idle(Duration::from_millis(1));
     })
     .await;
     associate(&mut session.client, "0.0.0.0:0").await;

@@ -228,6 +228,15 @@ impl PendingReply {
         self.reply(ReplyCode::SUCCEEDED, bound, output)
     }
 
+    /// Appends the first of the two replies to a BIND to `output`: that a
+    /// connection is awaited at `address`, where its peer can reach it. The second
+    /// is one of the other methods, [`accept`](Self::accept) with the address of
+    /// who has connected (RFC 1928 section 6). Returns the code as sent.
+    pub fn listen(&self, address: SocketAddr, output: &mut BytesMut) -> ReplyCode {
+        let version = self.version;
+        Self { version }.reply(ReplyCode::SUCCEEDED, address, output)
+    }
+
     /// Appends a refusal to `output`; the connection is to be closed after it. A
     /// `reason` of the other version is translated, a success becomes a general
     /// failure. Returns the code as sent.
@@ -560,6 +569,31 @@ mod tests {
             let (_, output) = events(Methods::NONE, &wire);
             let reply = [5, code, 0, 1, 0, 0, 0, 0, 0, 0];
             assert_eq!(output, [&[5, 0], &reply[..]].concat(), "{request:?}");
+        }
+    }
+
+    #[test]
+    fn p60_bind_has_two_replies() {
+        let at = SocketAddr::from(([192, 0, 2, 1], 258));
+        let who = SocketAddr::from(([198, 51, 100, 7], 20));
+        for (version, first, second) in [
+            (
+                Version::V4,
+                &b"\0\x5a\x01\x02\xc0\0\x02\x01"[..],
+                &b"\0\x5a\0\x14\xc6\x33\x64\x07"[..],
+            ),
+            (
+                Version::V5,
+                b"\x05\0\0\x01\xc0\0\x02\x01\x01\x02",
+                b"\x05\0\0\x01\xc6\x33\x64\x07\0\x14",
+            ),
+        ] {
+            let mut output = BytesMut::new();
+            let reply = PendingReply { version };
+            assert!(reply.listen(at, &mut output).is_success());
+            assert_eq!(output.split(), first);
+            assert!(reply.accept(who, &mut output).is_success());
+            assert_eq!(output, second);
         }
     }
 

@@ -1,5 +1,7 @@
 //! Settings of the server.
 
+use std::time::Duration;
+
 use proxy_core::{Shaping, Stop, Timeouts};
 use proxy_relay::RelayOptions;
 
@@ -17,6 +19,8 @@ pub struct Config {
     pub(super) methods: Methods,
     pub(super) stop: Stop,
     pub(super) timeouts: Timeouts,
+    pub(super) bind_wait: Option<Duration>,
+    datagram_idle: Option<Duration>,
 }
 
 impl Default for Config {
@@ -25,6 +29,8 @@ impl Default for Config {
             methods: Methods::NONE,
             stop: Stop::never(),
             timeouts: Timeouts::default(),
+            bind_wait: Some(BIND_WAIT),
+            datagram_idle: Some(DATAGRAM_IDLE),
         }
     }
 }
@@ -54,10 +60,32 @@ impl Config {
         self
     }
 
+    /// How long a client waits for the connection that it asked for with BIND,
+    /// from the reply that tells it where; 2 minutes by default, `None` for ever.
+    pub fn bind_wait(&mut self, wait: impl Into<Option<Duration>>) -> &mut Self {
+        self.bind_wait = wait.into();
+        self
+    }
+
+    /// The longest time without a datagram in an association; 5 minutes by default
+    /// (RFC 4787 section 4.3 asks for 2 at least), `None` for ever.
+    pub fn datagram_idle(&mut self, after: impl Into<Option<Duration>>) -> &mut Self {
+        self.datagram_idle = after.into();
+        self
+    }
+
+    /// The limits of an association.
+    pub(super) fn datagram_options(&self, shaping: Shaping) -> RelayOptions {
+        let mut options = self.relay_options(shaping);
+        options.idle(self.datagram_idle);
+        options
+    }
+
     /// The limits of a tunnel.
     pub(super) fn relay_options(&self, shaping: Shaping) -> RelayOptions {
         let mut options = RelayOptions::from(&self.timeouts);
         options.lifetime(shaping.lifetime);
+        options.rates(shaping.up, shaping.down);
         options.stop(match shaping.stop.is_never() {
             true => self.stop.clone(),
             false => shaping.stop,
@@ -65,3 +93,7 @@ impl Config {
         options
     }
 }
+
+/// Two parties that speak to each other by other means need no longer.
+const BIND_WAIT: Duration = Duration::from_secs(120);
+const DATAGRAM_IDLE: Duration = Duration::from_secs(300);

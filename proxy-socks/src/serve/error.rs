@@ -52,6 +52,7 @@ impl Failure {
             end: refusal.end(),
             answer: code,
             error: match refusal {
+                Refusal::Ended(end) => Some(ServeError::Stopped(end)),
                 Refusal::Vanished => Some(ServeError::Closed),
                 _ => None,
             },
@@ -122,6 +123,8 @@ impl From<ServerError> for Failure {
 #[derive(Debug)]
 pub(super) enum Refusal {
     Denied(Denial),
+    /// Ended from outside before it came to anything.
+    Ended(End),
     Unreached(ConnectError),
     Unsupported,
     /// The client is gone, so there is nobody to refuse anything to.
@@ -137,6 +140,7 @@ impl Refusal {
     fn code(&self, reply: &PendingReply) -> Option<ReplyCode> {
         match *self {
             Self::Denied(denial) => Some(ReplyCode::denied(reply.version(), denial)),
+            Self::Ended(_) => Some(ReplyCode::GENERAL_FAILURE),
             Self::Unreached(error) => Some(ReplyCode::unreached(reply.version(), error.kind)),
             Self::Unsupported => Some(ReplyCode::COMMAND_UNSUPPORTED),
             Self::Vanished => None,
@@ -146,6 +150,7 @@ impl Refusal {
     fn end(&self) -> End {
         match *self {
             Self::Denied(denial) => end_of_denial(denial),
+            Self::Ended(end) => end,
             Self::Unreached(error) => match error.kind {
                 ConnectErrorKind::Forbidden | ConnectErrorKind::Loop => End::Forbidden,
                 ConnectErrorKind::TimedOut => End::ConnectTimeout,

@@ -64,6 +64,18 @@ impl<'s, S: Transport> Link<'s, S> {
         Ok(())
     }
 
+    /// Waits until the client has closed or reset the connection. What it sends
+    /// meanwhile is kept; of one that sends much only a reset is noticed, since
+    /// the rest is left unread.
+    pub(super) async fn left(&mut self) {
+        while self.input.len() < KEPT {
+            if self.read().await.is_err() {
+                return;
+            }
+        }
+        self.vanished().await;
+    }
+
     /// Waits until the client has reset the connection.
     pub(super) fn vanished(&self) -> impl Future<Output = ()> {
         vanished(self.stream)
@@ -118,6 +130,9 @@ fn poll_through<S: Transport>(
 /// The most that is read at once: a whole handshake and some data behind it,
 /// which has to be kept until the target has been reached.
 const READ: usize = 4096;
+
+/// How much is taken in of a client that sends before it is told to.
+const KEPT: usize = 2 * READ;
 
 /// How long a refused client may take to read the reply and close.
 pub(super) const LINGER: Duration = Duration::from_secs(2);

@@ -1,15 +1,19 @@
 //! Serves SOCKS clients on any stream, with the policy of a gateway.
 
 mod associate;
+mod bind;
 mod config;
 mod error;
 mod exchange;
+mod incoming;
 mod link;
 
+use std::convert::identity;
 use std::net::SocketAddr;
+use std::ops::Deref;
 
-use bytes::{Buf, Bytes};
-use proxy_core::{Ask, Gateway, Operation, Peer, TargetBuf};
+use bytes::{Buf, Bytes, BytesMut};
+use proxy_core::{Ask, End, Gateway, Peer, Shaping, Target};
 use proxy_relay::{
     Association, Deadline, Expired, Relay, RelayOptions, Socket, Transport, relay, unless,
 };
@@ -20,10 +24,12 @@ use crate::{Next, PendingReply, ReplyCode, ServerHandshake};
 pub use associate::Datagrams;
 pub use config::Config;
 pub use error::ServeError;
+pub use incoming::{Incoming, Listening};
 
 use associate::{Offer, WithDatagrams, WithoutDatagrams, Wrapped};
 use error::{Failure, Refusal};
-use exchange::Exchange;
+use exchange::{Exchange, Reported, Wanted};
+use incoming::{Invite, WithIncoming, WithoutIncoming};
 use link::{LINGER, Link, unless_drained, within};
 
 /// A SOCKS4, 4a and 5 server around a [`Gateway`].
@@ -33,10 +39,15 @@ use link::{LINGER, Link, unless_drained, within};
 /// exactly when the gateway's are and the
 /// streams are.
 ///
-/// CONNECT is carried out, and UDP ASSOCIATE by
-/// [`serve_with_datagrams`](Self::serve_with_datagrams) with a gateway that is
-/// made for it ([`Datagrams`]); BIND, and by [`serve`](Self::serve) UDP ASSOCIATE
-/// too, is answered "command not supported".
+/// CONNECT is carried out by all of these, the other commands with a gateway that
+/// is made for them; without one they are answered "command not supported".
+///
+/// | | UDP ASSOCIATE ([`Datagrams`]) | BIND ([`Incoming`]) |
+/// |---|---|---|
+/// | [`serve`](Self::serve) | | |
+/// | [`serve_with_datagrams`](Self::serve_with_datagrams) | yes | |
+/// | [`serve_with_incoming`](Self::serve_with_incoming) | | yes |
+/// | [`serve_with_all`](Self::serve_with_all) | yes | yes |
 ///
 /// ```no_run
 /// # use proxy_core::{Gateway, Peer};
@@ -107,7 +118,9 @@ where
         stream: S,
         peer: Peer,
     ) -> impl Future<Output = Result<(), ServeError>> {
-        self.serve_as::<WithoutDatagrams, S>(stream, peer)
+        Self::run::<_, WithoutDatagrams, WithoutIncoming, _, _>(self, stream, peer, |_, ended| {
+            ended
+        })
     }
 
     /// The same with UDP ASSOCIATE (RFC 1928 section 7).
@@ -130,55 +143,151 @@ where
     where
         G: Datagrams,
     {
-        self.serve_as::<WithDatagrams, S>(stream, peer)
+        Self::run::<_, WithDatagrams, WithoutIncoming, _, _>(self, stream, peer, |_, ended| ended)
     }
 
-    fn serve_as<O: Offer<G>, S: Transport>(
+    /// The same with BIND (RFC 1928 section 4).
+    ///
+    /// The client is told where a connection is awaited for it, and with a second
+    /// reply who has connected, or that nobody came in time
+    /// ([`Config::bind_wait`]). Only one connection is let in, and only from whom
+    /// the client named; then the socket is closed, and a tunnel begins. A client
+    /// that closes or resets its connection before the second reply ends the wait,
+    /// and so does a drain.
+    ///
+    /// # Errors
+    /// As [`serve`](Self::serve).
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with I/O and time enabled.
+    pub fn serve_with_incoming<S: Transport>(
         &self,
+        stream: S,
+        peer: Peer,
+    ) -> impl Future<Output = Result<(), ServeError>>
+    where
+        G: Incoming,
+    {
+        Self::run::<_, WithoutDatagrams, WithIncoming, _, _>(self, stream, peer, |_, ended| ended)
+    }
+
+    /// The same with both: [`serve_with_datagrams`](Self::serve_with_datagrams)
+    /// and [`serve_with_incoming`](Self::serve_with_incoming).
+    ///
+    /// # Errors
+    /// As [`serve`](Self::serve).
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with I/O and time enabled.
+    pub fn serve_with_all<S: Transport>(
+        &self,
+        stream: S,
+        peer: Peer,
+    ) -> impl Future<Output = Result<(), ServeError>>
+    where
+        G: Datagrams + Incoming,
+    {
+        Self::run::<_, WithDatagrams, WithIncoming, _, _>(self, stream, peer, |_, ended| ended)
+    }
+
+    /// The same with the server behind a pointer that the future owns, such as an
+    /// `Rc` or `Arc`: for a task of its own, which needs nothing else then. It
+    /// gets all back that it might want to tell of the end.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with I/O and time enabled.
+    pub fn serve_owned<P, S>(
+        server: P,
+        stream: S,
+        peer: Peer,
+    ) -> impl Future<Output = Served<P>> + use<P, S, G>
+    where
+        G: Datagrams + Incoming,
+        P: Deref<Target = Self> + Clone,
+        S: Transport,
+    {
+        let served = |reported: &Reported<P, G>, ended| Served {
+            server: reported.server.clone(),
+            peer: reported.exchange.peer,
+            ended,
+        };
+        Self::run::<_, WithDatagrams, WithIncoming, _, _>(server, stream, peer, served)
+    }
+
+    /// `tell` makes the output of the end.
+    fn run<P, O, I, S, T>(
+        server: P,
         mut stream: S,
         peer: Peer,
-    ) -> impl Future<Output = Result<(), ServeError>> {
-        let mut exchange = Exchange::new(&self.gateway, peer);
-        // A block, since an `async fn` would hold its arguments twice.
+        tell: impl FnOnce(&Reported<P, G>, Result<(), ServeError>) -> T,
+    ) -> impl Future<Output = T>
+    where
+        P: Deref<Target = Self>,
+        O: Offer<G>,
+        I: Invite<G>,
+        S: Transport,
+    {
+        let mut reported = Reported::new(server, peer);
+        // A block, since an `async fn` would hold its arguments twice. What it
+        // holds while a tunnel runs is what there is for each connection.
         async move {
-            // Boxed, so that the memory of a handshake is gone once the tunnel runs.
-            let opening = Box::pin(self.open::<O, S>(&mut stream, &mut exchange));
-            let Some(mut opened) = opening.await? else {
-                return Ok(());
+            let opening = {
+                let Reported { server, exchange } = &mut reported;
+                // Boxed, so that the memory of a handshake is gone then.
+                Box::pin(server.open::<O, I, S>(&mut stream, exchange))
             };
-            // Where it lies: to be moved it would need room twice.
-            let (end, moved) = match &mut opened.work {
-                Work::Tunnel(tunnel) => {
-                    let report = tunnel.start(&mut stream).await;
-                    (report.end, (report.up, report.down))
-                }
-                Work::Association(association) => {
-                    // Both are there once it was opened.
-                    let (Some(association), Some(session)) =
-                        (association.take(), &exchange.session)
-                    else {
-                        return Ok(());
-                    };
-                    let carry = O::carry(&self.gateway, session, *association, &mut stream);
-                    // Boxed, so that tunnels need no room for it.
-                    let report = Box::pin(carry).await;
-                    (report.end, (report.up, report.down))
-                }
+            let ((tunnel, association), code) = match opening.await {
+                Ok(Some(Opened { work, code })) => (work.split(), code),
+                Ok(None) => return tell(&reported, Ok(())),
+                Err(error) => return tell(&reported, Err(error)),
             };
-            exchange.finish(end, Some(opened.code.0), moved);
-            Ok(())
+            // By value: matched as they are, variables are kept beside their parts.
+            let (end, moved) = if let Some(association) = identity(association) {
+                let Reported { server, exchange } = &reported;
+                let carry = server.carry::<O, S>(exchange, *association, &mut stream);
+                Box::pin(carry).await
+            } else {
+                let Some(Tunnel {
+                    mut upstream,
+                    early,
+                    options,
+                }) = identity(tunnel)
+                else {
+                    // It is there if there is no association.
+                    return tell(&reported, Ok(()));
+                };
+                let report = start(&mut stream, &mut upstream, early, options).await;
+                (report.end, (report.up, report.down))
+            };
+            let Reported { server, exchange } = &mut reported;
+            exchange.finish(&server.gateway, end, Some(code.0), moved);
+            tell(&reported, Ok(()))
         }
     }
 
+    async fn carry<O: Offer<G>, S: Transport>(
+        &self,
+        exchange: &Exchange<G>,
+        association: Association<Wrapped>,
+        stream: &mut S,
+    ) -> (End, (u64, u64)) {
+        let Some(session) = &exchange.session else {
+            // It is there once the association was opened.
+            return (End::Stopped, (0, 0));
+        };
+        let report = O::carry(&self.gateway, session, association, stream).await;
+        (report.end, (report.up, report.down))
+    }
+
     /// Comes back with what is to be relayed, or with `None` after a refusal.
-    async fn open<O: Offer<G>, S: Transport>(
+    async fn open<O: Offer<G>, I: Invite<G>, S: Transport>(
         &self,
         stream: &mut S,
-        exchange: &mut Exchange<'_, G>,
+        exchange: &mut Exchange<G>,
     ) -> Result<Option<Opened<G::Upstream>>, ServeError> {
         let mut link = Link::new(stream);
         let mut deadline = Deadline::new(self.config.stop.clone());
-        let established = self.establish::<O, S>(&mut link, &mut deadline, exchange);
+        let established = self.establish::<O, I, S>(&mut link, &mut deadline, exchange);
         let failure = match established.await {
             Ok(opened) => return Ok(Some(opened)),
             Err(failure) => failure,
@@ -189,37 +298,30 @@ where
             // If the client is gone or slow, the reply is lost, and rightly so.
             let _ = within(&mut deadline, link.flush()).await;
         }
-        exchange.finish(failure.end, failure.answer, (0, 0));
+        exchange.finish(&self.gateway, failure.end, failure.answer, (0, 0));
         if failure.answer.is_some() {
             let _ = within(&mut deadline, link.linger()).await;
         }
         failure.error.map_or(Ok(None), Err)
     }
 
-    async fn establish<O: Offer<G>, S: Transport>(
+    async fn establish<O: Offer<G>, I: Invite<G>, S: Transport>(
         &self,
         link: &mut Link<'_, S>,
         deadline: &mut Deadline,
-        exchange: &mut Exchange<'_, G>,
+        exchange: &mut Exchange<G>,
     ) -> Result<Opened<G::Upstream>, Failure> {
         deadline.set(self.config.timeouts.head.into());
         unless_drained(deadline, link.read()).await??;
         exchange.begin();
-        let (reply, asked) = within(deadline, self.negotiate(link, exchange)).await??;
+        let (reply, wanted) = within(deadline, self.negotiate(link, exchange)).await??;
         deadline.set(self.config.timeouts.connect.into());
-        let reach = self.reach::<O, S>(link, exchange, asked);
-        let work = match within(deadline, reach).await {
-            Ok(Ok(reached)) => reached,
-            Ok(Err(refusal)) => return Err(Failure::refused(refusal, reply, &mut link.output)),
-            Err(Expired::Elapsed) => {
-                return Err(Failure::refused(
-                    Refusal::TIMED_OUT,
-                    reply,
-                    &mut link.output,
-                ));
-            }
-            Err(stopped) => return Err(stopped.into()),
-        };
+        if I::OFFERED && wanted == Wanted::Bind {
+            // Boxed, so that the others need no room for it.
+            return Box::pin(self.bind::<I, S>(link, deadline, exchange, reply)).await;
+        }
+        let reached = within(deadline, self.reach::<O, S>(link, exchange, wanted)).await;
+        let (work, reply) = refused_or(reached, reply, &mut link.output)?;
         // Only now, that the target has been reached (RFC 1928 section 6).
         let code = reply.accept(work.bound(), &mut link.output);
         deadline.set(self.config.timeouts.head.into());
@@ -236,8 +338,8 @@ where
     async fn negotiate<S: Transport>(
         &self,
         link: &mut Link<'_, S>,
-        exchange: &mut Exchange<'_, G>,
-    ) -> Result<(PendingReply, Asked), Failure> {
+        exchange: &mut Exchange<G>,
+    ) -> Result<(PendingReply, Wanted), Failure> {
         let mut state = ServerHandshake::start(self.config.methods);
         loop {
             let (next, used) = state.process(&link.input, &mut link.output)?;
@@ -260,12 +362,14 @@ where
                     state
                 }
                 Next::Request(request) => {
-                    let asked = (request.operation(), TargetBuf::from(request.target()));
+                    let wanted = Wanted::from(request.operation());
+                    exchange.wanted = Some(wanted);
+                    exchange.target = Some(request.target().into());
                     let reply = request.detach();
                     link.input.advance(used);
                     // The target may take its time; what is due is sent before.
                     link.flush().await?;
-                    return Ok((reply, asked));
+                    return Ok((reply, wanted));
                 }
             };
         }
@@ -275,36 +379,21 @@ where
     async fn reach<O: Offer<G>, S: Transport>(
         &self,
         link: &mut Link<'_, S>,
-        exchange: &mut Exchange<'_, G>,
-        asked: Asked,
+        exchange: &mut Exchange<G>,
+        wanted: Wanted,
     ) -> Result<Work<G::Upstream>, Refusal> {
-        let (operation, target) = exchange.request.insert(asked);
-        let who = match &mut exchange.who {
-            Some(who) => who,
-            none => none.insert(self.gateway.authenticate(&exchange.peer, None).await?),
-        };
         let associations = O::associations(&self.gateway);
-        let all = match (*operation, associations) {
-            (Operation::Tunnel, _) => None,
-            (Operation::Associate, Some(all)) => Some(all),
-            _ => return Err(Refusal::Unsupported),
-        };
-        let target = target.as_target();
-        let ask = Ask {
-            peer: &exchange.peer,
-            operation: *operation,
-            target,
-            via: None,
-            secure: false,
-        };
-        let session = self.gateway.authorize(who, &ask).await?;
-        let session = exchange.session.insert(session);
-        let options = self.config.relay_options(self.gateway.shaping(session));
+        let all = associations.filter(|_| wanted == Wanted::Associate);
+        let offered = all.is_some() || wanted == Wanted::Tunnel;
+        let granted = self.permit(exchange, offered).await?;
+        let Granted { target, peer, .. } = granted;
         if let Some(all) = all {
-            let association = associate::open(&exchange.peer, target, all, &options)?;
-            return Ok(Work::Association(Some(Box::new(association))));
+            let options = self.config.datagram_options(granted.shaping);
+            let association = associate::open(peer, target, all, &options)?;
+            return Ok(Work::Association(Box::new(association)));
         }
-        let dial = self.gateway.connect(session, target);
+        let options = self.config.relay_options(granted.shaping);
+        let dial = self.gateway.connect(granted.session, target);
         let connected = unless(link.vanished(), dial)
             .await
             .ok_or(Refusal::Vanished)??;
@@ -314,10 +403,86 @@ where
             options,
         }))
     }
+
+    /// Says who is there and whether they may have what they ask for, if it is
+    /// `offered` at all.
+    async fn permit<'e>(
+        &self,
+        exchange: &'e mut Exchange<G>,
+        offered: bool,
+    ) -> Result<Granted<'e, G>, Refusal> {
+        let Exchange {
+            peer,
+            who,
+            session,
+            wanted: Some(wanted),
+            target: Some(target),
+            ..
+        } = exchange
+        else {
+            // Nobody calls it without.
+            return Err(Refusal::Unsupported);
+        };
+        let who = match who {
+            Some(who) => who,
+            none => none.insert(self.gateway.authenticate(peer, None).await?),
+        };
+        if !offered {
+            return Err(Refusal::Unsupported);
+        }
+        let target = target.as_target();
+        let ask = Ask {
+            peer,
+            operation: wanted.operation(),
+            target,
+            via: None,
+            secure: false,
+        };
+        let session = session.insert(self.gateway.authorize(who, &ask).await?);
+        Ok(Granted {
+            shaping: self.gateway.shaping(session),
+            session,
+            peer,
+            target,
+        })
+    }
 }
 
-/// What a request asks for.
-type Asked = (Operation<'static>, TargetBuf);
+/// A client whose connection has ended, as
+/// [`serve_owned`](Server::serve_owned) tells it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Served<P> {
+    /// The server.
+    pub server: P,
+    /// The client's connection.
+    pub peer: Peer,
+    /// What [`serve`](Server::serve) would have returned.
+    pub ended: Result<(), ServeError>,
+}
+
+/// A request that policy has allowed.
+struct Granted<'e, G: Gateway> {
+    session: &'e mut G::Session,
+    shaping: Shaping,
+    peer: &'e Peer,
+    target: Target<'e>,
+}
+
+/// Appends to `output` why a request came to nothing, if it did.
+fn refused_or<T>(
+    outcome: Result<Result<T, Refusal>, Expired>,
+    reply: PendingReply,
+    output: &mut BytesMut,
+) -> Result<(T, PendingReply), Failure> {
+    let refusal = match outcome {
+        Ok(Ok(done)) => return Ok((done, reply)),
+        Ok(Err(refusal)) => refusal,
+        Err(Expired::Elapsed) => Refusal::TIMED_OUT,
+        Err(stopped) => return Err(stopped.into()),
+    };
+    Err(Failure::refused(refusal, reply, output))
+}
 
 /// What was accepted, and how the client was told so.
 struct Opened<U> {
@@ -327,17 +492,25 @@ struct Opened<U> {
 
 /// What is to be relayed.
 enum Work<U> {
-    /// `None` once it runs.
-    Association(Option<Box<Association<Wrapped>>>),
+    Association(Box<Association<Wrapped>>),
     Tunnel(Tunnel<U>),
+}
+
+impl<U> Work<U> {
+    /// One of the two.
+    fn split(self) -> (Option<Tunnel<U>>, Option<Box<Association<Wrapped>>>) {
+        match self {
+            Self::Association(association) => (None, Some(association)),
+            Self::Tunnel(tunnel) => (Some(tunnel), None),
+        }
+    }
 }
 
 impl<U: Transport> Work<U> {
     /// The address that the client is told.
     fn bound(&self) -> SocketAddr {
         match self {
-            Self::Association(Some(association)) => association.local_addr(),
-            Self::Association(None) => UNSPECIFIED,
+            Self::Association(association) => association.advertised(),
             Self::Tunnel(tunnel) => local_address(&tunnel.upstream),
         }
     }
@@ -357,12 +530,14 @@ struct Tunnel<U> {
     options: RelayOptions,
 }
 
-impl<U: Transport> Tunnel<U> {
-    /// The relay, which sends first what came behind the request.
-    fn start<'a, S: Transport>(&'a mut self, client: &'a mut S) -> Relay<'a, S, U> {
-        let early = std::mem::take(&mut self.early);
-        relay(client, &mut self.upstream, &self.options).early(&early, b"")
-    }
+/// The relay of a tunnel, which sends first what came behind the request.
+fn start<'a, S: Transport, U: Transport>(
+    client: &'a mut S,
+    upstream: &'a mut U,
+    early: Bytes,
+    options: RelayOptions,
+) -> Relay<'a, S, U> {
+    relay(client, upstream, &options).early(&early, b"")
 }
 
 /// The address to be told as bound; unspecified for what has no socket.

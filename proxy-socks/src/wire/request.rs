@@ -1,7 +1,9 @@
 //! The SOCKS5 request: what to do, and where.
 
+use std::net::{IpAddr, Ipv4Addr};
+
 use bytes::{BufMut, BytesMut};
-use proxy_core::{Status, Target};
+use proxy_core::{Host, Status, Target};
 
 use super::address::{self, Address};
 use super::{VERSION_5, WireError, read};
@@ -28,7 +30,9 @@ pub struct Request<'a> {
 
 impl<'a> Request<'a> {
     /// Reads a request from the front of `input`. A name that is the text of an
-    /// address becomes the address; the reserved byte is ignored.
+    /// address becomes the address; the reserved byte is ignored. Of ASSOCIATE,
+    /// whose address is not a target, a name that none can have becomes the
+    /// unspecified address: `PySocks` writes `0` for it (RFC 1928 section 6).
     ///
     /// # Errors
     /// [`WireError::Version`], [`WireError::AddressType`] as soon as the byte is
@@ -37,14 +41,16 @@ impl<'a> Request<'a> {
         read(input, |reader| {
             reader.version(VERSION_5)?;
             let [command, _reserved] = reader.array()?;
+            let command = Command(command);
             let address = Address::read(reader)?;
             let port = reader.port()?;
+            let host = match address.host() {
+                Err(WireError::Name) if command == Command::ASSOCIATE => UNSPECIFIED,
+                host => host?,
+            };
             Ok(Self {
-                command: Command(command),
-                target: Target {
-                    host: address.host()?,
-                    port,
-                },
+                command,
+                target: Target { host, port },
             })
         })
     }
@@ -73,13 +79,13 @@ impl Command {
     pub const ASSOCIATE: Self = Self(3);
 }
 
+const UNSPECIFIED: Host<'static> = Host::Ip(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::wire::law;
     use proptest::prelude::*;
-    use proxy_core::Host;
-    use std::net::IpAddr;
 
     #[test]
     fn the_forms_of_a_request() {
@@ -95,6 +101,16 @@ mod tests {
                 "[::1]:443",
             ),
             (b"\x05\x03\x00\x03\x01a\x00\x00", Command::ASSOCIATE, "a:0"),
+            (
+                b"\x05\x03\x00\x03\x010\x01\xbb",
+                Command::ASSOCIATE,
+                "0.0.0.0:443",
+            ),
+            (
+                b"\x05\x03\x00\x03\x00\x00\x00",
+                Command::ASSOCIATE,
+                "0.0.0.0:0",
+            ),
             (
                 b"\x05\x09\x00\x03\x07\x31.2.3.4\x00\x07",
                 Command(9),
