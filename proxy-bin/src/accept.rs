@@ -5,45 +5,60 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
 use crate::cause::Scarce;
 use crate::gate::{Admission, Gate};
 use crate::outside::Outside;
+use crate::plan::Listening;
+use crate::proxy_header::FrontEnds;
 use crate::service::Service;
 use crate::throttle::Throttle;
+use crate::unix::UNIX_CLIENT;
 
 /// A listener's socket and what becomes of its connections.
 pub(crate) struct Acceptor {
-    socket: TcpListener,
+    socket: Socket,
+    entry: Rc<Entry>,
+    outside: Rc<Outside>,
+    failed: Throttle,
+}
+
+/// What becomes of connections; it outlives the socket while some of them show
+/// whom they are for.
+struct Entry {
     service: Rc<Service>,
     /// For those who come when the proxy is at its limit.
     busy: Rc<Service>,
     /// For clients that are at their own.
     crowded: Rc<Service>,
+    /// If connections begin with the header of a front end.
+    front_ends: Option<FrontEnds>,
     gate: Rc<Gate>,
-    outside: Rc<Outside>,
     refused: Throttle,
-    failed: Throttle,
 }
 
 impl Acceptor {
     pub(crate) fn new(
-        socket: TcpListener,
+        socket: Socket,
         service: Service,
         busy: Service,
         crowded: Service,
+        front_ends: Option<FrontEnds>,
         gate: &Rc<Gate>,
         outside: &Rc<Outside>,
     ) -> Self {
         Self {
             socket,
-            service: Rc::new(service),
-            busy: Rc::new(busy),
-            crowded: Rc::new(crowded),
-            gate: Rc::clone(gate),
+            entry: Rc::new(Entry {
+                service: Rc::new(service),
+                busy: Rc::new(busy),
+                crowded: Rc::new(crowded),
+                front_ends,
+                gate: Rc::clone(gate),
+                refused: Throttle::default(),
+            }),
             outside: Rc::clone(outside),
-            refused: Throttle::default(),
             failed: Throttle::default(),
         }
     }
@@ -56,9 +71,9 @@ impl Acceptor {
                 Ok((stream, remote)) => {
                     if failing && self.failed.is_over(Instant::now()) {
                         failing = false;
-                        tracing::info!(listener = self.service.name(), "accepting again");
+                        tracing::info!(listener = self.entry.service.name(), "accepting again");
                     }
-                    self.admit(stream, remote);
+                    self.entry.receive(stream, remote);
                 }
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
@@ -69,16 +84,52 @@ impl Acceptor {
         }
     }
 
-    fn admit(&self, stream: TcpStream, remote: SocketAddr) {
+    /// Without descriptors or memory an accept fails at once, again and again:
+    /// a pause keeps the processor free for those who will give some back.
+    async fn back_off(&self, error: &io::Error) {
+        if let Some(attempts) = self.failed.admit(Instant::now()) {
+            tracing::error!(
+                listener = self.entry.service.name(),
+                %error,
+                attempts,
+                "cannot accept connections"
+            );
+        }
+        self.outside.clear();
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+impl Entry {
+    /// Takes a connection in; where front ends show whom theirs are for, in a
+    /// task of its own until that is known.
+    fn receive(self: &Rc<Self>, stream: Stream, remote: SocketAddr) {
+        match (&self.front_ends, stream) {
+            (Some(front_ends), Stream::Tcp(stream)) => {
+                let entry = Rc::clone(self);
+                front_ends.receive(stream, remote, move |stream, client| {
+                    entry.admit(Stream::Tcp(stream), client);
+                });
+            }
+            // The configuration has no front ends at Unix sockets.
+            (_, stream) => self.admit(stream, remote),
+        }
+    }
+
+    fn admit(&self, stream: Stream, remote: SocketAddr) {
+        let spawn = |service: &Rc<Service>, slot| match stream {
+            Stream::Tcp(stream) => service.spawn(stream, remote, slot),
+            Stream::Unix(stream) => service.spawn_unix(stream, slot),
+        };
         match self.gate.admit(remote.ip()) {
-            Admission::Serve(slot) => self.service.spawn(stream, remote, slot),
+            Admission::Serve(slot) => spawn(&self.service, slot),
             Admission::Refuse(slot, scarce) => {
                 self.count_refusal(scarce, remote);
                 let service = match scarce {
                     Scarce::ClientConnections => &self.crowded,
                     _ => &self.busy,
                 };
-                service.spawn(stream, remote, slot);
+                spawn(service, slot);
             }
             Admission::Drop(scarce) => self.count_refusal(scarce, remote),
         }
@@ -104,20 +155,41 @@ impl Acceptor {
             );
         }
     }
+}
 
-    /// Without descriptors or memory an accept fails at once, again and again:
-    /// a pause keeps the processor free for those who will give some back.
-    async fn back_off(&self, error: &io::Error) {
-        if let Some(attempts) = self.failed.admit(Instant::now()) {
-            tracing::error!(
-                listener = self.service.name(),
-                %error,
-                attempts,
-                "cannot accept connections"
-            );
+/// A socket that clients come to.
+pub(crate) enum Socket {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// Who came.
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Socket {
+    /// # Errors
+    /// If it cannot be registered with the runtime.
+    pub(crate) fn new(socket: Listening) -> io::Result<Self> {
+        Ok(match socket {
+            Listening::Tcp(socket) => Self::Tcp(TcpListener::from_std(socket)?),
+            Listening::Unix(socket) => Self::Unix(UnixListener::from_std(socket)?),
+        })
+    }
+
+    async fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
+        match self {
+            Self::Tcp(socket) => {
+                let (stream, remote) = socket.accept().await?;
+                Ok((Stream::Tcp(stream), remote))
+            }
+            Self::Unix(socket) => {
+                let (stream, _) = socket.accept().await?;
+                Ok((Stream::Unix(stream), UNIX_CLIENT))
+            }
         }
-        self.outside.clear();
-        tokio::time::sleep(PAUSE).await;
     }
 }
 

@@ -13,6 +13,10 @@ pub(crate) fn text(places: &[Place], config: &Config) -> String {
     for place in places {
         let protocol = place.listener.protocol;
         // Writing to a string cannot fail.
+        if let Some(unix) = &place.listener.unix {
+            let _ = writeln!(text, "listening {protocol} unix:{}", unix.path.display());
+            continue;
+        }
         let _ = writeln!(text, "listening {protocol} {}", place.address);
         for line in tries(place, config) {
             let _ = writeln!(text, "  {line}");
@@ -22,6 +26,10 @@ pub(crate) fn text(places: &[Place], config: &Config) -> String {
 }
 
 fn tries(place: &Place, config: &Config) -> Vec<String> {
+    if place.listener.proxy_protocol.is_some() {
+        // It is for front ends, and who tries it by hand is refused.
+        return Vec::new();
+    }
     let at = reachable(place.address);
     let login = match place.listener.auth {
         true => login(config),
@@ -40,6 +48,9 @@ fn tries(place: &Place, config: &Config) -> Vec<String> {
         }
         Protocol::Http => vec![through("http")],
         Protocol::Https => vec![inside_tls],
+        // Only the firewall can send somebody there.
+        Protocol::Redirect | Protocol::Tproxy => Vec::new(),
+        Protocol::Sni => vec![format!("curl --connect-to ::{at} {TLS_SITE}")],
         Protocol::Socks => vec![through("socks5h")],
         Protocol::Tcp => vec![format!("curl telnet://{at}")],
     }
@@ -63,3 +74,4 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 }
 
 const SITE: &str = "http://example.com/";
+const TLS_SITE: &str = "https://example.com/";

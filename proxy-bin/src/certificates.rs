@@ -9,7 +9,7 @@ use proxy_tls::{
     Acceptor, CertificateError, CertificateProblem, PostQuantum, SingleCertificate, TlsOptions,
 };
 
-use crate::config::{Config, Mismatch, Origin, Problem, Sourced, TlsFiles};
+use crate::config::{Config, Mismatch, Origin, Problem, Protocol, Sourced, TlsFiles};
 use crate::plan::failure;
 
 /// Why there are no certificates to serve with.
@@ -33,7 +33,7 @@ pub(crate) fn load(config: &Config) -> Result<Vec<Option<Acceptor>>, Unloaded> {
     for listener in &config.listeners {
         match &listener.tls {
             None => acceptors.push(None),
-            Some(files) => match acceptor(config, &provider, files) {
+            Some(files) => match acceptor(config, &provider, listener.protocol, files) {
                 Ok(acceptor) => acceptors.push(Some(acceptor)),
                 Err(Fault::Failure(text)) => failures.push(failure(listener, &text)),
                 Err(Fault::Mistake(problem)) => mistakes.push(problem),
@@ -57,13 +57,18 @@ enum Fault {
 fn acceptor(
     config: &Config,
     provider: &Arc<CryptoProvider>,
+    protocol: Protocol,
     files: &TlsFiles,
 ) -> Result<Acceptor, Fault> {
     let pair = proxy_tls::load_certificate(provider, &files.cert.value, &files.key.value)
         .map_err(|error| fault(provider, files, &error))?;
     let mut options = TlsOptions::default();
-    // `curl --http1.0` offers nothing but the second, and would be refused.
-    options.alpn(["http/1.1", "http/1.0"]);
+    match protocol {
+        // `curl --http1.0` offers nothing but the second, and would be refused.
+        Protocol::Auto | Protocol::Http | Protocol::Https => options.alpn(["http/1.1", "http/1.0"]),
+        // What is spoken inside is for the clients to know.
+        _ => options.alpn::<Vec<u8>>([]),
+    };
     if let Some(head) = config.timeouts.head {
         options.timeout(head);
     }

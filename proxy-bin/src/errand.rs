@@ -2,13 +2,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::time::Duration;
 
-use proxy_core::{ConnectError, ConnectErrorKind, FreeList, Host, Target};
+use proxy_core::{ConnectError, ConnectErrorKind, FreeList, Host, ProxyHeader, Target};
 
 use crate::cause::{Cause, Scarce};
 use crate::datagrams::{self, Picked};
 use crate::policy::{Act, Judgement, Person, Policy, Usual, Verdict};
+use crate::targets::Tries;
 use crate::way::Way;
 
 /// Who wants to do what, and what was decided about it.
@@ -32,10 +34,14 @@ pub(crate) struct Errand {
     pub(crate) reuse: bool,
     /// If it has not lain idle for longer than this.
     pub(crate) within: Option<Duration>,
+    /// What the target is sent first. Boxed, since most are sent nothing.
+    pub(crate) header: Option<Box<ProxyHeader>>,
     /// Where its datagrams go out from.
     pub(crate) picked: Picked,
     /// What stood in the way last.
     pub(crate) cause: Cell<Option<Cause>>,
+    /// What stood in the way of each target of a port relay, for the log.
+    pub(crate) tries: Option<Rc<Tries>>,
 }
 
 /// An [`Errand`] in memory that is used again: each request has one, and a
@@ -94,9 +100,9 @@ impl Errand {
     }
 
     /// Whether an HTTP parent may be handed it as it is: in clear it would read
-    /// what is meant for the target alone.
+    /// what is meant for the target alone, and a header would not get there.
     pub(crate) fn suits_parents(&self) -> bool {
-        self.is_request && !self.secure
+        self.is_request && !self.secure && self.header.is_none()
     }
 
     /// The way that a verdict orders; `None` if it forbids all.

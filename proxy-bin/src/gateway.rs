@@ -6,19 +6,23 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use proxy_core::{
-    Ask, ConnectError, ConnectErrorKind, Connected, Credentials, Denial, End, Gateway, Operation,
-    Peer, Report, Shaping, Target, TargetBuf,
+    Ask, ConnectError, ConnectErrorKind, Connected, Credentials, Denial, End, Gateway, Host,
+    Operation, Peer, ProxyVersion, Report, Shaping, Target, TargetBuf,
 };
 
 use crate::cause::{Cause, Scarce};
 use crate::datagrams::{self, Picked};
 use crate::errand::{Boxed, Errand};
 use crate::idle;
+use crate::introduction;
 use crate::log::Entry;
 use crate::outside::Outside;
-use crate::policy::{Judgement, Verdict};
+use crate::policy::{Judgement, Policy, Verdict};
 use crate::sources::stick;
+use crate::speeds::Speed;
+use crate::targets::{Targets, Tries};
 use crate::throttle::Throttle;
+use crate::unix;
 use crate::upstream::Upstream;
 use crate::users::{Door, Login};
 
@@ -33,7 +37,11 @@ pub(crate) struct Proxyd {
     /// Everybody is told that this limit is reached.
     busy: Option<Scarce>,
     refused_datagrams: Throttle,
+    /// What targets are sent first.
+    send_proxy: Option<ProxyVersion>,
     outside: Rc<Outside>,
+    /// If it is a port relay whose targets need it.
+    targets: Option<Rc<Targets>>,
 }
 
 impl Proxyd {
@@ -51,8 +59,21 @@ impl Proxyd {
             users,
             busy: None,
             refused_datagrams: Throttle::default(),
+            send_proxy: None,
             outside,
+            targets: None,
         }
+    }
+
+    /// Targets are told whom each connection is for. It is then used for that
+    /// client alone.
+    pub(crate) fn send_proxy(&mut self, version: Option<ProxyVersion>) {
+        self.send_proxy = version;
+    }
+
+    /// What the targets of a port relay need.
+    pub(crate) fn lead_to(&mut self, targets: Option<Targets>) {
+        self.targets = targets.map(Rc::new);
     }
 
     /// What requests are to show, so that those that come back are known.
@@ -68,6 +89,7 @@ impl Proxyd {
             busy: Some(limit),
             refused_datagrams: Throttle::default(),
             outside: Rc::clone(&self.outside),
+            targets: self.targets.clone(),
             ..*self
         }
     }
@@ -129,11 +151,17 @@ impl Proxyd {
     /// target of the client's last request the address is known.
     fn judge(&self, who: &Client, errand: &Errand, ask: &Ask<'_>) -> Option<Verdict> {
         let policy = self.outside.policy();
-        if ask.operation == Operation::Associate {
-            // It has no target yet; each datagram will.
+        let may_be_anybody = ask.operation == Operation::Bind
+            && matches!(ask.target.host, Host::Ip(ip) if ip.is_unspecified());
+        if ask.operation == Operation::Associate || may_be_anybody {
+            // It has no target yet; each datagram will, and who connects.
             return policy.judge_any(&errand.person, errand.act);
         }
         let target = ask.target;
+        if unix::path(target).is_some() {
+            // It has no address to be looked up.
+            return Some(policy.judge_unresolved(&errand.person, errand.act, target));
+        }
         let judge = |address| policy.judge(&errand.person, errand.act, target, address);
         match judge(None) {
             Judgement::Decided(verdict) => Some(verdict),
@@ -147,6 +175,17 @@ impl Proxyd {
         }
     }
 
+    /// Where it is noted why each target fails, if that is of use.
+    fn tries(&self, who: &Client) -> Option<Rc<Tries>> {
+        let targets = self.targets.as_ref()?;
+        let wanted = targets.are_several() && self.outside.log().is_on();
+        wanted.then(|| {
+            let mut last = who.last.borrow_mut();
+            let last = last.get_or_insert_default();
+            Rc::clone(last.tries.get_or_insert_default())
+        })
+    }
+
     /// Why a request came to nothing, as far as it can be told.
     fn cause(
         &self,
@@ -158,7 +197,7 @@ impl Proxyd {
             (_, Some(session)) => session.told.as_ref()?.cause,
             (Some(who), None) => who.last.borrow_mut().as_mut()?.denied.take(),
             // The report tells it.
-            (None, None) if report.error.is_some() => None,
+            (None, None) if report.error.is_some() || report.fault.is_some() => None,
             (None, None) if report.end == End::Forbidden => {
                 Some(match self.takes(report.peer.remote.ip()) {
                     true => Cause::Banned,
@@ -176,6 +215,8 @@ impl Proxyd {
 #[derive(Debug)]
 pub(crate) struct Client {
     login: Option<Login>,
+    /// How fast all of its sessions together may be.
+    speed: Option<Rc<Speed>>,
     /// Boxed, since it is there only if the log or a rule asks for it.
     last: RefCell<Option<Box<Last>>>,
 }
@@ -189,6 +230,8 @@ struct Last {
     target: Option<TargetBuf>,
     /// What refused it before it had a session.
     denied: Option<Cause>,
+    /// Why the targets of a port relay failed.
+    tries: Option<Rc<Tries>>,
 }
 
 impl Client {
@@ -205,8 +248,18 @@ impl Client {
         self.last.borrow().as_ref()?.upstream
     }
 
-    fn deny(&self, cause: Option<Cause>) {
-        self.last.borrow_mut().get_or_insert_default().denied = cause;
+    fn deny(&self, target: Target<'_>, cause: Option<Cause>) {
+        let mut last = self.last.borrow_mut();
+        let last = last.get_or_insert_default();
+        last.denied = cause;
+        if let Some(tries) = &last.tries {
+            tries.note(target, cause);
+        }
+    }
+
+    /// Why each of several targets failed, if none was reached.
+    fn failures(&self, policy: &Policy) -> Option<String> {
+        self.last.borrow().as_ref()?.tries.as_ref()?.text(policy)
     }
 }
 
@@ -219,6 +272,7 @@ pub(crate) struct Session {
     /// `None` while it goes over the connection of an earlier request, and if
     /// nobody wants to know.
     told: Option<Box<Told>>,
+    speed: Option<Rc<Speed>>,
 }
 
 /// How a session fared, for the log and for rules that ask for addresses.
@@ -243,8 +297,11 @@ impl Gateway for Proxyd {
         who: Option<Credentials<'_>>,
     ) -> Result<Client, Denial> {
         let login = self.identify(peer.remote.ip(), who).await?;
+        let user = login.as_ref().map(Login::name);
+        let speed = self.outside.speed(self.listener, user).map(Rc::new);
         Ok(Client {
             login,
+            speed,
             last: RefCell::default(),
         })
     }
@@ -264,29 +321,32 @@ impl Gateway for Proxyd {
             stick: self.stick(from, user),
             is_request: matches!(ask.operation, Operation::Request { .. }),
             secure: ask.secure,
-            reuse: matches!(ask.operation, Operation::Request { .. }),
+            reuse: matches!(ask.operation, Operation::Request { .. }) && self.send_proxy.is_none(),
             within: idle::within(&ask.operation),
             via: ask.via.map(Box::from),
+            header: introduction::header(self.send_proxy, ask),
             picked: Picked::default(),
             cause: Cell::new(None),
+            tries: self.tries(who),
         };
         errand.verdict = self.judge(who, &errand, ask);
         if let Some(verdict) = &errand.verdict
             && errand.way_of(verdict).is_none()
         {
-            who.deny(Cause::rule(verdict));
+            who.deny(ask.target, Cause::rule(verdict));
             return Err(Denial::Forbid);
         }
         if ask.operation == Operation::Associate
             && let Some(Err(error)) = errand.way().map(datagrams::by)
         {
-            who.deny(Some(Cause::Connect(error)));
+            who.deny(ask.target, Some(Cause::Connect(error)));
             return Err(Denial::Unroutable);
         }
         Ok(Session {
             way: errand.way_number(),
             errand: Boxed::new(errand),
             told: None,
+            speed: who.speed.clone(),
         })
     }
 
@@ -300,7 +360,18 @@ impl Gateway for Proxyd {
             return Err(ConnectError::origin(ConnectErrorKind::Other));
         };
         let asked = errand.verdict.is_none();
-        let reached = self.outside.reach(errand, target).await;
+        let reached = match &self.targets {
+            None => self.outside.reach(errand, target).await,
+            // Boxed, so that requests need no room for it.
+            Some(targets) => Box::pin(targets.reach(&self.outside, errand, target)).await,
+        };
+        if let (Some(targets), Err(error)) = (&self.targets, &reached) {
+            let cause = errand.failed(*error);
+            targets.tell(&self.service, target, &cause.text(self.outside.policy()));
+            if let Some(tries) = &errand.tries {
+                tries.note(target, Some(cause));
+            }
+        }
         // Only once: after a failure a new one is sure to be alive.
         errand.reuse = false;
         session.way = errand.way_number();
@@ -320,12 +391,18 @@ impl Gateway for Proxyd {
     }
 
     fn recycle(&self, target: Target<'_>, upstream: Upstream) {
-        self.outside.recycle(target, upstream);
+        if self.send_proxy.is_none() {
+            self.outside.recycle(target, upstream);
+        }
     }
 
     fn shaping(&self, session: &Session) -> Shaping {
         let mut shaping = Shaping::default();
         shaping.way = session.way;
+        if let Some(speed) = &session.speed {
+            shaping.up = speed.up.clone();
+            shaping.down = speed.down.clone();
+        }
         shaping
     }
 
@@ -340,6 +417,10 @@ impl Gateway for Proxyd {
         }
         let cause = self.cause(who, session.as_ref(), report);
         let cause = cause.map(|cause| cause.text(outside.policy()));
+        let reached = session.is_some() && report.error.is_none();
+        let failures = who.filter(|_| !reached);
+        let failures = failures.and_then(|who| who.failures(outside.policy()));
+        let cause = failures.or(cause);
         outside.log().write(&Entry {
             report,
             user: who.and_then(|who| who.login.as_ref()).map(Login::name),
@@ -354,6 +435,18 @@ impl Session {
     /// `None` for a tunnel that is open.
     pub(crate) fn errand(&self) -> Option<&Errand> {
         self.errand.get()
+    }
+
+    /// Remembers how a wait for a connection ended, and who has connected.
+    pub(crate) fn came_to(&mut self, upstream: Option<SocketAddr>, cause: Option<Cause>) {
+        self.told = Some(Box::new(Told {
+            upstream,
+            cause,
+            target: None,
+        }));
+        if upstream.is_some() {
+            self.errand.give_back();
+        }
     }
 
     /// Remembers with the client where it went.
@@ -374,16 +467,16 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bind::Landing;
     use crate::config::{Auth, Draft, Format, User};
     use crate::idle::Idle;
     use crate::log::{AccessLog, Writer};
     use crate::outside::Means;
     use crate::own::OwnAddresses;
     use crate::parents::{Parents, Ways};
-    use crate::policy::Policy;
     use crate::sources::Sources;
     use crate::users::Table;
-    use proxy_core::{End, Host, Timeouts};
+    use proxy_core::{End, Timeouts};
     use proxy_relay::{Associations, Dialer};
     use std::path::Path;
     use std::time::Duration;
@@ -438,7 +531,9 @@ mod tests {
             own: OwnAddresses::new(own.iter().copied()),
             tls: None,
             egress: None,
+            speeds: None,
             idle: Idle::new(8, &config.limits),
+            landing: Landing::new(&config),
             log,
         };
         let outside = Rc::new(Outside::new(means));
@@ -502,6 +597,7 @@ mod tests {
             name: "alice".to_owned(),
             password: "secret".to_owned(),
             source: None,
+            rates: crate::config::Rates::default(),
         };
         let door = Door::new(Table::of(&[alice]), &Auth::default(), 0);
         gateway.users = Some(Arc::new(door.expect("a door")));

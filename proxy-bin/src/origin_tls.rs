@@ -1,7 +1,8 @@
-//! TLS with origins, for requests for `https` URLs.
+//! TLS with origins, for requests for `https` URLs and for port relays.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,9 +12,10 @@ use proxy_tls::rustls::{self, RootCertStore};
 use proxy_tls::{Connector, PostQuantum, TlsErrorKind, TlsOptions};
 
 use crate::certificates::Unloaded;
-use crate::config::Config;
+use crate::config::{Config, Sourced};
 use crate::issuers::Issuers;
 use crate::throttle::Throttle;
+use crate::unix;
 use crate::upstream::{Lane, Upstream};
 
 /// Whose certificates origins may show; what the workers share.
@@ -35,27 +37,74 @@ impl Trust {
             return Ok(None);
         }
         let mut issuers = Issuers::default();
-        let roots = match &config.http.ca {
-            Some(ca) => Ok(issuers.of_file("http.ca", ca)),
-            None => issuers.of_system().map(Some),
-        };
+        let ca = config.http.ca.as_ref();
+        let roots = roots(&mut issuers, "http.ca", ca, "ca in [http]");
+        let trust = Self::new(roots, TlsOptions::default(), config)?;
+        issuers.finish()?;
+        Ok(Some(trust))
+    }
+
+    /// The same for the targets of port relays, in the order of the listeners.
+    ///
+    /// # Errors
+    /// What is wrong with a file of issuers.
+    pub(crate) fn of_targets(config: &Config) -> Result<Vec<Option<Self>>, Unloaded> {
+        let mut issuers = Issuers::default();
+        let mut trusts = Vec::new();
+        for listener in &config.listeners {
+            let trust = listener.relay.tls.as_ref().map(|tls| {
+                let advice = format!("target_ca for the listener {listener}");
+                let ca = tls.ca.as_ref();
+                let roots = roots(&mut issuers, "listener.target_ca", ca, &advice);
+                // Nobody knows what is spoken inside.
+                let mut options = TlsOptions::default();
+                options.alpn::<Vec<u8>>([]);
+                Self::new(roots, options, config)
+            });
+            trusts.push(trust.transpose()?);
+        }
+        issuers.finish()?;
+        Ok(trusts)
+    }
+
+    fn new(
+        roots: Result<RootCertStore, String>,
+        mut options: TlsOptions,
+        config: &Config,
+    ) -> Result<Self, Unloaded> {
         let (roots, missing) = match roots {
             Ok(roots) => (roots, None),
-            Err(missing) => (None, Some(missing.into())),
+            Err(missing) => (RootCertStore::empty(), Some(missing.into())),
         };
-        let roots = roots.unwrap_or_else(RootCertStore::empty);
-        let mut options = TlsOptions::default();
         if let Some(patience) = config.timeouts.connect {
             options.timeout(patience);
         }
         let provider = proxy_tls::provider(PostQuantum::Omit);
         match Connector::new(provider, roots, &options) {
-            Ok(connector) => {
-                issuers.finish()?;
-                Ok(Some(Self { connector, missing }))
-            }
+            Ok(connector) => Ok(Self { connector, missing }),
             Err(error) => Err(Unloaded::Failures(vec![format!("TLS: {error}")])),
         }
+    }
+}
+
+/// Those of the file `ca` that `key` names, or the system's.
+///
+/// # Errors
+/// That the system has none, and what to write then.
+fn roots(
+    issuers: &mut Issuers,
+    key: &str,
+    ca: Option<&Sourced<PathBuf>>,
+    advice: &str,
+) -> Result<RootCertStore, String> {
+    match ca {
+        // Without them nothing will start.
+        Some(ca) => Ok(issuers
+            .of_file(key, ca)
+            .unwrap_or_else(RootCertStore::empty)),
+        None => issuers
+            .of_system()
+            .map_err(|missing| format!("{missing}: write {advice}")),
     }
 }
 
@@ -77,6 +126,8 @@ pub(crate) fn gather_entropy() {
 #[derive(Debug)]
 pub(crate) struct OriginTls {
     trust: Trust,
+    /// Whose certificate is asked for; `None` is the target's.
+    name: Option<ServerName<'static>>,
     /// Connections that differ are not to be told to belong together by a
     /// session that one of them resumes.
     apart: RefCell<HashMap<Lane, Connector>>,
@@ -85,8 +136,14 @@ pub(crate) struct OriginTls {
 
 impl OriginTls {
     pub(crate) fn new(trust: Trust) -> Self {
+        Self::named(trust, None)
+    }
+
+    /// Targets must all be who `name` says, if it is given.
+    pub(crate) fn named(trust: Trust, name: Option<ServerName<'static>>) -> Self {
         Self {
             trust,
+            name,
             apart: RefCell::default(),
             told: Throttle::default(),
         }
@@ -104,13 +161,13 @@ impl OriginTls {
         target: Target<'_>,
         upstream: Upstream,
     ) -> Result<Upstream, ConnectError> {
-        let Some(name) = server_name(target) else {
+        let name = self.name.clone().or_else(|| server_name(target));
+        let Some(name) = name else {
             let kind = ConnectErrorKind::Certificate;
             return Err(self.failed(kind, target, "no certificate can be for such a name"));
         };
         if let Some(missing) = &self.trust.missing {
-            let text = format!("{missing}: write ca in [http]");
-            return Err(self.failed(ConnectErrorKind::Certificate, target, &text));
+            return Err(self.failed(ConnectErrorKind::Certificate, target, missing));
         }
         match self.connector(lane).connect(name, upstream).await {
             Ok(stream) => Ok(Upstream::tls(stream)),
@@ -133,6 +190,7 @@ impl OriginTls {
     fn failed(&self, kind: ConnectErrorKind, target: Target<'_>, text: &str) -> ConnectError {
         let error = ConnectError::origin(kind);
         if let Some(failures) = self.told.admit(Instant::now()) {
+            let target = unix::shown(target);
             tracing::info!(%target, failures, "{error}: {text}");
         }
         error

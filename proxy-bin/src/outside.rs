@@ -9,17 +9,20 @@ use proxy_core::{ConnectError, ConnectErrorKind, Connected, Host, Target};
 use proxy_relay::{Associations, Dialer, Passage};
 use tokio::net::TcpStream;
 
+use crate::bind::Landing;
 use crate::cause::{Cause, Scarce};
 use crate::config::Via;
 use crate::egress::{Egress, Permit};
 use crate::errand::Errand;
 use crate::idle::Idle;
+use crate::introduction;
 use crate::log::AccessLog;
 use crate::origin_tls::OriginTls;
 use crate::own::OwnAddresses;
 use crate::parents::{Parents, Wanted};
 use crate::policy::{Judgement, Policy, Verdict};
 use crate::sources::Sources;
+use crate::speeds::{Speed, Speeds};
 use crate::upstream::{Lane, Upstream};
 use crate::way::Way;
 
@@ -35,6 +38,8 @@ pub(crate) struct Outside {
     own: OwnAddresses,
     tls: Option<OriginTls>,
     egress: Option<Arc<Egress>>,
+    speeds: Option<Arc<Speeds>>,
+    landing: Landing,
     log: AccessLog,
 }
 
@@ -51,7 +56,11 @@ pub(crate) struct Means {
     pub(crate) tls: Option<OriginTls>,
     /// If there are limits on connections towards outside.
     pub(crate) egress: Option<Arc<Egress>>,
+    /// If there are rates.
+    pub(crate) speeds: Option<Arc<Speeds>>,
     pub(crate) idle: Idle,
+    /// Where connections are awaited for clients.
+    pub(crate) landing: Landing,
     pub(crate) log: AccessLog,
 }
 
@@ -67,6 +76,8 @@ impl Outside {
             own: means.own,
             tls: means.tls,
             egress: means.egress,
+            speeds: means.speeds,
+            landing: means.landing,
             log: means.log,
         }
     }
@@ -84,13 +95,31 @@ impl Outside {
         &self.associations
     }
 
+    pub(crate) fn dialer(&self) -> &Dialer {
+        &self.dialer
+    }
+
+    pub(crate) fn landing(&self) -> &Landing {
+        &self.landing
+    }
+
     /// What requests are to show, so that those that come back are known.
     pub(crate) fn name(&self) -> Option<&str> {
         self.parents.name()
     }
 
+    /// How fast a connection at this listener may be; `None` is as fast as can be.
+    pub(crate) fn speed(&self, listener: usize, user: Option<&str>) -> Option<Speed> {
+        self.speeds.as_ref()?.of(listener, user)
+    }
+
     pub(crate) fn log(&self) -> &AccessLog {
         &self.log
+    }
+
+    /// Whether a connection to there would lead back to the proxy.
+    pub(crate) fn leads_back(&self, target: SocketAddr) -> bool {
+        self.own.lead_from(target)
     }
 
     /// Closes idle connections that are old or were ended by their origins.
@@ -281,7 +310,8 @@ impl Outside {
         self.fresh(errand, lane, target, upstream).await
     }
 
-    /// A new connection on this lane; inside TLS where that is asked for.
+    /// A new connection on this lane, its header sent; inside TLS where that is
+    /// asked for.
     async fn fresh(
         &self,
         errand: &Errand,
@@ -289,6 +319,9 @@ impl Outside {
         target: Target<'_>,
         mut upstream: Upstream,
     ) -> Result<Connected<Upstream>, ConnectError> {
+        if let Some(header) = &errand.header {
+            Box::pin(introduction::send(header, &mut upstream)).await?;
+        }
         if errand.secure {
             let Some(tls) = &self.tls else {
                 // Servers do not ask then.
@@ -305,7 +338,7 @@ impl Outside {
     ///
     /// # Errors
     /// That the limit is reached.
-    async fn permit(
+    pub(crate) async fn permit(
         &self,
         errand: &Errand,
         origin: Option<Target<'_>>,

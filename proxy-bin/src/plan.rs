@@ -2,11 +2,15 @@
 //! worker starts.
 
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::time::Duration;
 
 use proxy_tls::Acceptor;
 
-use crate::config::{Config, Listener, Origin};
+use crate::config::{Config, Listener, Origin, Protocol};
 use crate::listen::{Bound, advice};
+use crate::listen_unix::{self, BoundUnix, SocketFile};
+use crate::origin_tls::Trust;
 
 /// A listener with its real address and loaded certificate.
 #[derive(Clone, Debug)]
@@ -14,6 +18,8 @@ pub(crate) struct Place {
     pub(crate) listener: Listener,
     pub(crate) address: SocketAddr,
     pub(crate) tls: Option<Acceptor>,
+    /// Whom a port relay trusts, if it speaks TLS with its targets.
+    pub(crate) trust: Option<Trust>,
 }
 
 /// Everything that is listened on.
@@ -21,47 +27,91 @@ pub(crate) struct Place {
 pub(crate) struct Plan {
     pub(crate) places: Vec<Place>,
     /// For each worker a socket for each place.
-    pub(crate) sockets: Vec<Vec<TcpListener>>,
+    pub(crate) sockets: Vec<Vec<Listening>>,
+    /// Kept until the end.
+    pub(crate) files: Vec<SocketFile>,
+}
+
+/// A socket that clients come to.
+#[derive(Debug)]
+pub(crate) enum Listening {
+    Tcp(TcpListener),
+    Unix(UnixListener),
 }
 
 impl Plan {
-    /// Binds the addresses; `acceptors` are in the order of the listeners.
+    /// Binds the addresses; `acceptors` and `trusts` are in the order of the
+    /// listeners.
     ///
     /// # Errors
     /// A line for each listener that cannot be served.
     pub(crate) fn new(
         config: &Config,
         acceptors: Vec<Option<Acceptor>>,
+        trusts: Vec<Option<Trust>>,
     ) -> Result<Self, Vec<String>> {
         let mut places = Vec::new();
-        let mut sockets: Vec<Vec<TcpListener>> = Vec::new();
+        let mut sockets: Vec<Vec<Listening>> = Vec::new();
         sockets.resize_with(config.workers, Vec::new);
         let mut failures = Vec::new();
-        for (listener, tls) in config.listeners.iter().zip(acceptors) {
+        let mut files = Vec::new();
+        let security = acceptors.into_iter().zip(trusts);
+        for (listener, (tls, trust)) in config.listeners.iter().zip(security) {
             let keepalive = config.timeouts.tcp_keepalive;
-            match Bound::new(listener.address, config.workers, keepalive) {
+            match bind(listener, config.workers, keepalive) {
                 Ok(bound) => {
                     places.push(Place {
                         listener: listener.clone(),
                         address: bound.address,
                         tls,
+                        trust,
                     });
                     for (worker, socket) in sockets.iter_mut().zip(bound.sockets) {
                         worker.push(socket);
                     }
+                    files.extend(bound.file);
                 }
-                Err(error) => {
-                    let advice = advice(&error, listener.address);
-                    let text = format!("cannot listen: {error}; {advice}");
-                    failures.push(failure(listener, &text));
-                }
+                Err(text) => failures.push(failure(listener, &text)),
             }
         }
         match failures.is_empty() {
-            true => Ok(Self { places, sockets }),
+            true => Ok(Self {
+                places,
+                sockets,
+                files,
+            }),
             false => Err(failures),
         }
     }
+}
+
+/// What a listener has got.
+struct Open {
+    address: SocketAddr,
+    sockets: Vec<Listening>,
+    file: Option<SocketFile>,
+}
+
+fn bind(listener: &Listener, workers: usize, keepalive: Option<Duration>) -> Result<Open, String> {
+    let address = listener.address;
+    if let Some(place) = &listener.unix {
+        let bound = BoundUnix::new(place, workers);
+        let bound = bound
+            .map_err(|error| format!("cannot listen: {error}; {}", listen_unix::advice(&error)))?;
+        return Ok(Open {
+            address,
+            sockets: bound.sockets.into_iter().map(Listening::Unix).collect(),
+            file: Some(bound.file),
+        });
+    }
+    let transparent = listener.protocol == Protocol::Tproxy;
+    let bound = Bound::new(address, workers, keepalive, transparent)
+        .map_err(|error| format!("cannot listen: {error}; {}", advice(&error, address)))?;
+    Ok(Open {
+        address: bound.address,
+        sockets: bound.sockets.into_iter().map(Listening::Tcp).collect(),
+        file: None,
+    })
 }
 
 /// The line about a listener that cannot be served.

@@ -7,14 +7,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use proxy_core::Stop;
-use proxy_relay::Associations;
+use proxy_relay::{Aside, Associations};
 use proxy_tls::Acceptor;
 use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
 
 use crate::banner;
 use crate::certificates::{self, Unloaded};
-use crate::config::{Access, Config};
+use crate::config::{Access, Config, Udp};
 use crate::egress::Egress;
 use crate::gate::Limit;
 use crate::log::{Handle, Writer};
@@ -23,10 +23,11 @@ use crate::nofile;
 use crate::origin_tls::{self, Trust};
 use crate::own::OwnAddresses;
 use crate::parents::{self, Ways};
-use crate::plan::Plan;
+use crate::plan::{Listening, Plan};
 use crate::policy::Policy;
 use crate::signal::Signal;
 use crate::sources::Sources;
+use crate::speeds::Speeds;
 use crate::users::{Door, Table, Watch};
 use crate::worker::{self, Phase, Shared};
 
@@ -37,6 +38,8 @@ pub(crate) struct Files {
     acceptors: Vec<Option<Acceptor>>,
     ways: Ways,
     trust: Option<Trust>,
+    /// For the targets of port relays, in the order of the listeners.
+    target_trusts: Vec<Option<Trust>>,
 }
 
 impl Files {
@@ -47,6 +50,7 @@ impl Files {
             acceptors: certificates::load(config)?,
             ways: parents::load(config)?,
             trust: Trust::load(config)?,
+            target_trusts: Trust::of_targets(config)?,
         })
     }
 }
@@ -61,7 +65,8 @@ impl Files {
 /// A line for each thing that could not be started.
 pub(crate) fn run(config: Config, files: Files, users: Table) -> Result<(), Vec<String>> {
     let descriptors = nofile::raise();
-    let plan = Plan::new(&config, files.acceptors)?;
+    Aside::limit(config.limits.held_bytes);
+    let plan = Plan::new(&config, files.acceptors, files.target_trusts)?;
     let (writer, log) = open_log(&config)?;
     let seen = users.mark();
     let door = open_door(&config, users)?;
@@ -85,7 +90,7 @@ pub(crate) fn run(config: Config, files: Files, users: Table) -> Result<(), Vec<
 
     let banner = banner::text(&plan.places, &config);
     let shared = Shared {
-        associations: Associations::new(),
+        associations: associations(&config.udp),
         own: OwnAddresses::new(plan.places.iter().map(|place| place.address)),
         places: plan.places.into(),
         policy: Arc::new(Policy::new(&config)),
@@ -95,6 +100,7 @@ pub(crate) fn run(config: Config, files: Files, users: Table) -> Result<(), Vec<
         door,
         limit: Arc::new(Limit::new(&config.limits)),
         egress: Egress::new(&config.limits).map(Arc::new),
+        speeds: Speeds::new(&config).map(Arc::new),
         idle: match config.limits.idle_connections {
             Some(most) => most,
             None => idle_connections(descriptors, config.workers),
@@ -103,7 +109,8 @@ pub(crate) fn run(config: Config, files: Files, users: Table) -> Result<(), Vec<
         phase,
         config: Arc::new(config),
     };
-    if shared.trust.is_some() {
+    let relays_speak_tls = shared.places.iter().any(|place| place.trust.is_some());
+    if shared.trust.is_some() || relays_speak_tls {
         origin_tls::gather_entropy();
     }
     let workers = start_workers(&shared, plan.sockets, log, tell)?;
@@ -126,6 +133,8 @@ pub(crate) fn run(config: Config, files: Files, users: Table) -> Result<(), Vec<
     };
     signals.spawn_local(keep_looking(watches));
     let end = runtime.block_on(signals.run_until(life.attend()));
+    // The process may end without a drop.
+    drop(plan.files);
     if let Some(writer) = writer {
         writer.finish(match end {
             End::Cut(_) => CUT_PATIENCE,
@@ -232,7 +241,7 @@ async fn watch_signals(tell: &mpsc::UnboundedSender<Event>) -> io::Result<()> {
 /// Answers how many there are, once all are ready.
 fn start_workers(
     shared: &Shared,
-    sockets: Vec<Vec<std::net::TcpListener>>,
+    sockets: Vec<Vec<Listening>>,
     log: Option<Handle>,
     tell: mpsc::UnboundedSender<Event>,
 ) -> Result<usize, Vec<String>> {
@@ -312,6 +321,19 @@ async fn keep_looking(watches: Rc<Watches>) {
         tokio::time::sleep(LOOK).await;
         watches.look();
     }
+}
+
+/// The table of all associations.
+fn associations(udp: &Udp) -> Associations {
+    let mut all = Associations::new();
+    all.per_client(udp.per_client).total(udp.associations);
+    if let Some(ports) = &udp.ports {
+        all.ports(ports.clone());
+    }
+    for ip in &udp.advertise {
+        all.advertise(*ip);
+    }
+    all
 }
 
 fn open_log(config: &Config) -> Result<(Option<Writer>, Option<Handle>), Vec<String>> {

@@ -13,7 +13,7 @@ use proxy_core::{HttpParent, Target, TargetBuf};
 use proxy_relay::{Socket, Transport};
 use proxy_tls::TlsStream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 
 use crate::egress::Permit;
 
@@ -40,8 +40,14 @@ struct More {
 
 enum Stream {
     Tcp(TcpStream),
+    Rare(Rare),
+}
+
+/// Within a variant of its own it adds nothing to the size of all others.
+enum Rare {
     /// TLS with a parent or a target, over whatever leads to it.
     Tls(TlsStream<Upstream>),
+    Unix(Box<UnixStream>),
 }
 
 /// In what connections to the same target may differ.
@@ -67,8 +73,12 @@ impl Upstream {
         Self::over(Stream::Tcp(stream))
     }
 
+    pub(crate) fn unix(stream: UnixStream) -> Self {
+        Self::over(Stream::Rare(Rare::Unix(Box::new(stream))))
+    }
+
     pub(crate) fn tls(stream: TlsStream<Self>) -> Self {
-        Self::over(Stream::Tls(stream))
+        Self::over(Stream::Rare(Rare::Tls(stream)))
     }
 
     fn over(stream: Stream) -> Self {
@@ -124,11 +134,13 @@ impl Upstream {
         self.more.as_ref()?.parent.as_ref()
     }
 
-    /// The address that was dialled: the first parent's, if there is one.
+    /// The address that was dialled: the first parent's, if there is one. A Unix
+    /// socket has none.
     pub(crate) fn peer_addr(&self) -> io::Result<SocketAddr> {
         match &self.stream {
             Stream::Tcp(stream) => stream.peer_addr(),
-            Stream::Tls(stream) => stream.get_ref().peer_addr(),
+            Stream::Rare(Rare::Tls(stream)) => stream.get_ref().peer_addr(),
+            Stream::Rare(Rare::Unix(_)) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 }
@@ -161,7 +173,8 @@ impl AsyncRead for Upstream {
         }
         match &mut self.stream {
             Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
-            Stream::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            Stream::Rare(Rare::Tls(stream)) => Pin::new(stream).poll_read(cx, buf),
+            Stream::Rare(Rare::Unix(stream)) => Pin::new(stream).poll_read(cx, buf),
         }
     }
 }
@@ -174,7 +187,8 @@ impl AsyncWrite for Upstream {
     ) -> Poll<io::Result<usize>> {
         match &mut self.stream {
             Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
-            Stream::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+            Stream::Rare(Rare::Tls(stream)) => Pin::new(stream).poll_write(cx, buf),
+            Stream::Rare(Rare::Unix(stream)) => Pin::new(stream).poll_write(cx, buf),
         }
     }
 
@@ -185,26 +199,29 @@ impl AsyncWrite for Upstream {
     ) -> Poll<io::Result<usize>> {
         match &mut self.stream {
             Stream::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
-            Stream::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Stream::Rare(Rare::Tls(stream)) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Stream::Rare(Rare::Unix(stream)) => Pin::new(stream).poll_write_vectored(cx, bufs),
         }
     }
 
     fn is_write_vectored(&self) -> bool {
-        // Both kinds are.
+        // All kinds are.
         true
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.stream {
             Stream::Tcp(stream) => Pin::new(stream).poll_flush(cx),
-            Stream::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::Rare(Rare::Tls(stream)) => Pin::new(stream).poll_flush(cx),
+            Stream::Rare(Rare::Unix(stream)) => Pin::new(stream).poll_flush(cx),
         }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.stream {
             Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Rare(Rare::Tls(stream)) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Rare(Rare::Unix(stream)) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }
@@ -213,6 +230,7 @@ impl Transport for Upstream {
     fn socket(&self) -> Option<Socket<'_>> {
         match &self.stream {
             Stream::Tcp(stream) if !self.has_ahead() => stream.socket(),
+            Stream::Rare(Rare::Unix(stream)) if !self.has_ahead() => stream.socket(),
             _ => None,
         }
     }
@@ -220,7 +238,8 @@ impl Transport for Upstream {
     fn abort(&mut self) {
         match &mut self.stream {
             Stream::Tcp(stream) => stream.abort(),
-            Stream::Tls(stream) => stream.abort(),
+            Stream::Rare(Rare::Tls(stream)) => stream.abort(),
+            Stream::Rare(Rare::Unix(stream)) => stream.abort(),
         }
     }
 
@@ -228,14 +247,16 @@ impl Transport for Upstream {
         !self.has_ahead()
             && match &self.stream {
                 Stream::Tcp(stream) => stream.is_quiet(),
-                Stream::Tls(stream) => stream.is_quiet(),
+                Stream::Rare(Rare::Tls(stream)) => stream.is_quiet(),
+                Stream::Rare(Rare::Unix(stream)) => stream.is_quiet(),
             }
     }
 
     fn carrier(&self) -> Option<Socket<'_>> {
         match &self.stream {
             Stream::Tcp(stream) => stream.carrier(),
-            Stream::Tls(stream) => stream.carrier(),
+            Stream::Rare(Rare::Tls(stream)) => stream.carrier(),
+            Stream::Rare(Rare::Unix(stream)) => stream.carrier(),
         }
     }
 }

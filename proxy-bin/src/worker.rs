@@ -2,7 +2,6 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::net::TcpListener;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,7 +14,8 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
-use crate::accept::Acceptor;
+use crate::accept::{self, Acceptor};
+use crate::bind::Landing;
 use crate::cause::Scarce;
 use crate::config::Config;
 use crate::egress::{Call, Egress};
@@ -27,11 +27,14 @@ use crate::origin_tls::{OriginTls, Trust};
 use crate::outside::{Means, Outside};
 use crate::own::OwnAddresses;
 use crate::parents::{Parents, Ways};
-use crate::plan::Place;
+use crate::plan::{Listening, Place};
 use crate::policy::Policy;
+use crate::proxy_header::FrontEnds;
 use crate::resolver::{NameService, Switch};
 use crate::service::Service;
 use crate::sources::Sources;
+use crate::speeds::Speeds;
+use crate::targets::Targets;
 use crate::users::Door;
 
 /// What all workers share; read only, or counters off the path of requests.
@@ -51,6 +54,8 @@ pub(crate) struct Shared {
     pub(crate) limit: Arc<Limit>,
     /// If there are limits on connections towards outside.
     pub(crate) egress: Option<Arc<Egress>>,
+    /// If there are rates.
+    pub(crate) speeds: Option<Arc<Speeds>>,
     /// Idle origin connections that each worker may keep.
     pub(crate) idle: usize,
     /// Drains and ends all connections.
@@ -75,7 +80,7 @@ pub(crate) enum Phase {
 /// If the runtime or a socket's registration fails.
 pub(crate) fn run(
     shared: Shared,
-    sockets: Vec<TcpListener>,
+    sockets: Vec<Listening>,
     log: Option<log::Handle>,
     ready: impl FnOnce(),
 ) -> io::Result<()> {
@@ -93,7 +98,7 @@ pub(crate) fn run(
 
 async fn serve(
     shared: Shared,
-    sockets: Vec<TcpListener>,
+    sockets: Vec<Listening>,
     log: Option<log::Handle>,
     ready: impl FnOnce(),
 ) -> io::Result<()> {
@@ -146,7 +151,9 @@ fn outside(shared: &Shared, log: AccessLog) -> io::Result<Outside> {
         own: shared.own.clone(),
         tls: shared.trust.clone().map(OriginTls::new),
         egress: shared.egress.clone(),
+        speeds: shared.speeds.clone(),
         idle: Idle::new(shared.idle, &config.limits),
+        landing: Landing::new(config),
         log,
     };
     Ok(Outside::new(means))
@@ -182,20 +189,28 @@ async fn unless_cut(shared: &Shared, work: impl Future<Output = ()>) {
 
 fn accept_all(
     shared: &Shared,
-    sockets: Vec<TcpListener>,
+    sockets: Vec<Listening>,
     gate: &Rc<Gate>,
     outside: &Rc<Outside>,
 ) -> io::Result<Vec<JoinHandle<()>>> {
     let hasty = hasty(&shared.config);
-    let accept = |(at, (place, socket)): (usize, (&Place, TcpListener))| {
+    let accept = |(at, (place, socket)): (usize, (&Place, Listening))| {
         let Place {
             listener,
             address,
             tls,
+            trust,
         } = place;
         let users = shared.door.clone().filter(|_| listener.auth);
         let name = listener.service(address.port());
-        let gateway = Proxyd::new(at, name, users, Rc::clone(outside));
+        let front_ends = FrontEnds::new(listener, &name, &shared.config, &shared.stop);
+        let mut gateway = Proxyd::new(at, name, users, Rc::clone(outside));
+        gateway.send_proxy(listener.send_proxy);
+        gateway.lead_to(Targets::of(
+            listener,
+            trust.as_ref(),
+            &shared.config.timeouts,
+        ));
         let gateway = Rc::new(gateway);
         let busy = |scarce| Rc::new(gateway.busy(scarce));
         let serve = |gateway, config| {
@@ -209,10 +224,11 @@ fn accept_all(
             )
         };
         let acceptor = Acceptor::new(
-            tokio::net::TcpListener::from_std(socket)?,
+            accept::Socket::new(socket)?,
             serve(&gateway, &shared.config),
             serve(&busy(Scarce::Connections), &hasty),
             serve(&busy(Scarce::ClientConnections), &hasty),
+            front_ends,
             gate,
             outside,
         );

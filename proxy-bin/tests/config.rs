@@ -170,22 +170,24 @@ fn unknown_keys() {
          [[user]]\nname = \"a\"\npassword = \"b\"\npasswd = \"hunter2\"\n[limits]\nheads = 1\n\
          [metrics]\n",
         &[
-            "proxyd.toml:1: wokers: expected auth, drain, group, http, limits, listener, log, parent, \
-             resolver, rule, source, timeouts, user, via, workers, found an unknown key; write workers instead",
-            "proxyd.toml:5: listener.adress: expected address, auth, cert, clients, key, name, \
-             open, protocol, source, target, trust_loopback, via, found an unknown key; write address instead",
+            "proxyd.toml:1: wokers: expected auth, bind, drain, group, http, limits, listener, log, parent, \
+             resolver, rule, source, timeouts, udp, user, via, workers, found an unknown key; write workers instead",
+            "proxyd.toml:5: listener.adress: expected address, auth, balance, cert, clients, key, mode, name, names, \
+             open, protocol, proxy_protocol, rate_down, rate_up, send_proxy, session_rate_down, session_rate_up, \
+             source, target, target_ca, target_port, target_tls, targets, trust_loopback, via, \
+             found an unknown key; write address instead",
             "proxyd.toml:9: timeouts.idle: expected body, connect, first_byte, half_closed, head, \
              keep_alive, progress, stalled, tcp_keepalive, tunnel, found an unknown key; write one of these instead",
             "proxyd.toml:11: log.levl: expected access, format, level, found an unknown key; \
              write level instead",
-            "proxyd.toml:15: user.passwd: expected name, password, source, found an unknown key; \
+            "proxyd.toml:15: user.passwd: expected name, password, rate_down, rate_up, source, found an unknown key; \
              write password instead",
             "proxyd.toml:17: limits.heads: expected body_bytes, client_connections, connections, \
-             head_bytes, header_count, idle_connections, idle_per_origin, idle_time, \
-             origin_connections, requests, upstream_connections, found an unknown key; write one \
+             head_bytes, header_count, held_bytes, idle_connections, idle_per_origin, idle_time, \
+             origin_connections, requests, session_rate_down, session_rate_up, upstream_connections, user_rate_down, user_rate_up, found an unknown key; write one \
              of these instead",
-            "proxyd.toml:18: metrics: expected auth, drain, group, http, limits, listener, log, parent, \
-             resolver, rule, source, timeouts, user, via, workers, found an unknown key; write one of these instead",
+            "proxyd.toml:18: metrics: expected auth, bind, drain, group, http, limits, listener, log, parent, \
+             resolver, rule, source, timeouts, udp, user, via, workers, found an unknown key; write one of these instead",
         ],
     );
 }
@@ -229,8 +231,8 @@ fn wrong_values() {
              write 1 instead",
             "proxyd.toml:2: drain: expected a time with a unit (ms, s, m or h) of at most a year, \
              found \"soon\"; write \"30s\" instead",
-            "proxyd.toml:4: listener.protocol: expected \"auto\", \"http\", \"https\", \"socks\" \
-             or \"tcp\", found \"socks5\"; write \"socks\" (it serves SOCKS4, 4a and 5) instead",
+            "proxyd.toml:4: listener.protocol: expected \"auto\", \"http\", \"https\", \
+             \"redirect\", \"sni\", \"socks\", \"tcp\" or \"tproxy\", found \"socks5\"; write \"socks\" (it serves SOCKS4, 4a and 5) instead",
             "proxyd.toml:5: listener.address: expected an IP address and a port, found \
              \"localhost:1080\"; write \"127.0.0.1:1080\" instead",
             "proxyd.toml:6: listener.auth: expected true or false, found \"yes\"; write true \
@@ -617,7 +619,7 @@ fn a_top_level_key_in_a_table_is_told_where_to_go() {
     mistakes(
         "[[user]]\nname = \"a\"\npassword = \"b\"\nworkers = 2\n",
         &[
-            "proxyd.toml:4: user.workers: expected name, password, source, found workers, a \
+            "proxyd.toml:4: user.workers: expected name, password, rate_down, rate_up, source, found workers, a \
              top-level key; write workers above the first [table] instead",
         ],
     );
@@ -796,8 +798,8 @@ fn file_and_command_line_add_up() {
     assert_eq!(
         said,
         [
-            "--listen x://1: expected \"auto\", \"http\", \"https\", \"socks\" or \
-             \"tcp\", found \"x\"; write one of these instead",
+            "--listen x://1: expected \"auto\", \"http\", \"https\", \"redirect\", \"sni\", \
+             \"socks\", \"tcp\" or \"tproxy\", found \"x\"; write one of these instead",
             "--drain: expected a time with a unit (ms, s, m or h) of at most a year, \
              found \"9\"; write \"9s\" instead",
         ]

@@ -27,6 +27,39 @@ fn wrong_times_of_tunnels() {
 }
 
 #[test]
+fn wrong_rates() {
+    let rate = "a rate with a unit (B/s, KB/s, MB/s, GB/s, KiB/s, MiB/s, GiB/s, kbit/s, Mbit/s or \
+                Gbit/s) from 1 KB/s to 1000 GB/s";
+    mistakes(
+        "[limits]\nsession_rate_up = 500\nuser_rate_down = \"10Mb/s\"\nheld_bytes = 1000\n\
+         [[user]]\nname = \"a\"\npassword = \"b\"\nrate_up = \"fast\"\n",
+        &[
+            &format!(
+                "p.toml:2: limits.session_rate_up: expected {rate}, found the integer 500; write \
+                 \"500 KB/s\" instead"
+            ),
+            &format!(
+                "p.toml:3: limits.user_rate_down: expected {rate}, found \"10Mb/s\"; write \
+                 \"10 Mbit/s\" instead"
+            ),
+            "p.toml:4: limits.held_bytes: expected a whole number of at least 1048576, found the \
+             integer 1000; write 1048576 instead",
+            &format!(
+                "p.toml:8: user.rate_up: expected {rate}, found \"fast\"; write \"500 KB/s\" instead"
+            ),
+        ],
+    );
+    let url = "http://127.0.0.1:0?rate_down=1000";
+    let (status, said) = check(&[("p.toml", "")], &["--listen", url]);
+    assert_eq!(status, Some(2));
+    let line = format!(
+        "--listen {url}: rate_down: expected {rate}, found \"1000\"; write \"1000 KB/s\" \
+         instead"
+    );
+    assert_eq!(said, [line]);
+}
+
+#[test]
 fn wrong_limits() {
     mistakes(
         "[timeouts]\nbody = 5\nfirst_byte = \"0s\"\n[limits]\nbody_bytes = \"1M\"\nrequests = 0\n\

@@ -2,139 +2,15 @@
 
 mod support;
 
-use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use support::{
-    A, AAAA, Certs, Conn, DEADLINE, LogLine, NameServer, Origin, Proxyd, Reply, socks5_reply,
-    wait_for,
+    A, AAAA, ASSOCIATE, Certs, Conn, DEADLINE, Echo, LogLine, NameServer, Origin, Proxyd, Reply,
+    Udp, datagram, socks5_reply, wait_for,
 };
-
-/// A client with its association.
-struct Udp {
-    control: Conn,
-    socket: UdpSocket,
-    relay: SocketAddr,
-}
-
-impl Udp {
-    /// Asks for an association on a connection that is ready for SOCKS.
-    fn over(control: Conn) -> Self {
-        control.send(ASSOCIATE);
-        control.expect([5, 0, 5, 0, 0]);
-        let ip: IpAddr = match control.exact(1)[0] {
-            1 => <[u8; 4]>::try_from(control.exact(4)).expect("four").into(),
-            _ => <[u8; 16]>::try_from(control.exact(16)).expect("16").into(),
-        };
-        let port = u16::from_be_bytes([control.exact(1)[0], control.exact(1)[0]]);
-        let socket = UdpSocket::bind((control.local().ip(), 0)).expect("bound");
-        socket.set_read_timeout(Some(DEADLINE)).expect("set");
-        Self {
-            control,
-            socket,
-            relay: SocketAddr::new(ip, port),
-        }
-    }
-
-    fn new(proxy: &Proxyd) -> Self {
-        Self::over(Conn::dial(proxy.address("socks")))
-    }
-
-    fn send(&self, host: &str, port: u16, payload: impl AsRef<[u8]>) {
-        self.send_raw(datagram(host, port, payload));
-    }
-
-    fn send_raw(&self, datagram: impl AsRef<[u8]>) {
-        let sent = self.socket.send_to(datagram.as_ref(), self.relay);
-        assert_eq!(sent.expect("sent"), datagram.as_ref().len());
-    }
-
-    /// The next answer: from where, and what.
-    fn next(&self) -> (SocketAddr, Vec<u8>) {
-        let mut buf = vec![0; 65_536];
-        let (len, from) = self.socket.recv_from(&mut buf).expect("an answer");
-        assert_eq!(from, self.relay);
-        assert_eq!(buf[..3], [0, 0, 0]);
-        let (ip, rest): (IpAddr, _) = match buf[3] {
-            1 => (<[u8; 4]>::try_from(&buf[4..8]).expect("four").into(), 8),
-            4 => (<[u8; 16]>::try_from(&buf[4..20]).expect("16").into(), 20),
-            other => panic!("address type {other}"),
-        };
-        let port = u16::from_be_bytes([buf[rest], buf[rest + 1]]);
-        (SocketAddr::new(ip, port), buf[rest + 2..len].to_vec())
-    }
-
-    /// There and back; all that was sent before has been dealt with then.
-    fn round(&self, echo: &Echo) {
-        let SocketAddr::V4(to) = echo.address else {
-            panic!("an IPv4 address");
-        };
-        self.send(&to.ip().to_string(), to.port(), b"ping");
-        assert_eq!(self.next(), (echo.address, b"ping".to_vec()));
-    }
-}
-
-const ASSOCIATE: [u8; 13] = [5, 1, 0, 5, 3, 0, 1, 0, 0, 0, 0, 0, 0];
-
-/// With a header for an address, or for a name.
-fn datagram(host: &str, port: u16, payload: impl AsRef<[u8]>) -> Vec<u8> {
-    let mut wire = vec![0, 0, 0];
-    match host.parse() {
-        Ok(IpAddr::V4(ip)) => wire.extend([&[1][..], &ip.octets()].concat()),
-        Ok(IpAddr::V6(ip)) => wire.extend([&[4][..], &ip.octets()].concat()),
-        Err(_) => {
-            wire.extend([3, u8::try_from(host.len()).expect("short")]);
-            wire.extend(host.bytes());
-        }
-    }
-    wire.extend(port.to_be_bytes());
-    wire.extend(payload.as_ref());
-    wire
-}
-
-/// Sends back what it gets, and remembers from where.
-struct Echo {
-    address: SocketAddr,
-    seen: Arc<Mutex<Vec<SocketAddr>>>,
-}
-
-impl Echo {
-    fn on(ip: &str, port: u16) -> Self {
-        let socket = UdpSocket::bind((ip, port)).expect("bound");
-        let address = socket.local_addr().expect("bound");
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        let theirs = Arc::clone(&seen);
-        thread::spawn(move || {
-            let mut buf = vec![0; 65_536];
-            while let Ok((len, from)) = socket.recv_from(&mut buf) {
-                theirs.lock().expect("no panic").push(from);
-                let _ = socket.send_to(&buf[..len], from);
-            }
-        });
-        Self { address, seen }
-    }
-
-    fn new() -> Self {
-        Self::on("127.0.0.1", 0)
-    }
-
-    fn port(&self) -> u16 {
-        self.address.port()
-    }
-
-    /// Where the first datagram came from.
-    fn first(&self) -> SocketAddr {
-        self.seen.lock().expect("no panic")[0]
-    }
-
-    fn count(&self) -> usize {
-        self.seen.lock().expect("no panic").len()
-    }
-}
 
 /// Starts with a configuration file only, `socks` among its listeners.
 fn with_file(toml: &str) -> Proxyd {
@@ -287,45 +163,6 @@ fn p63_a_drain_waits_for_associations_and_then_cuts_them() {
     assert_eq!(lines[0].text("end"), "drained", "{lines:?}");
     assert_eq!(lines[0].number("up"), Some(8), "{lines:?}");
     assert_eq!(lines[0].number("down"), Some(8), "{lines:?}");
-}
-
-#[test]
-fn p65_p67_p71_only_whole_datagrams_of_the_client_pass() {
-    let echo = Echo::new();
-    let proxy = Proxyd::start(&["--listen", "socks://127.0.0.1:0"]);
-    let udp = Udp::new(&proxy);
-    let good = datagram("127.0.0.1", echo.port(), b"evil");
-    let stranger = UdpSocket::bind("127.0.0.2:0").expect("bound");
-    stranger.send_to(&good, udp.relay).expect("sent");
-    for fragment in [1, 0x80, 0xff] {
-        let mut piece = good.clone();
-        piece[2] = fragment;
-        udp.send_raw(piece);
-    }
-    for cut in 0..10 {
-        udp.send_raw(&good[..cut]);
-    }
-    udp.send_raw(b"\0\0\0\x02\x7f\0\0\x01\0\x07x");
-    udp.send("127.0.0.1", 0, b"no port");
-    udp.round(&echo);
-    let second = UdpSocket::bind("127.0.0.1:0").expect("bound");
-    second.send_to(&good, udp.relay).expect("sent");
-    udp.round(&echo);
-    assert_eq!(echo.count(), 2);
-    // Strangers from the other side.
-    let upstream = echo.first();
-    let upstream = SocketAddr::new([127, 0, 0, 1].into(), upstream.port());
-    for socket in [&stranger, &second] {
-        socket.send_to(b"evil", upstream).expect("sent");
-        socket.set_nonblocking(true).expect("set");
-    }
-    udp.round(&echo);
-    for socket in [&stranger, &second] {
-        let silent = socket.recv(&mut [0; 9]).map_err(|error| error.kind());
-        assert_eq!(silent, Err(io::ErrorKind::WouldBlock));
-    }
-    drop(udp);
-    proxy.finish();
 }
 
 #[test]
@@ -635,24 +472,5 @@ fn who_must_log_in_must_for_datagrams_too() {
     };
     udp.round(&echo);
     drop(udp);
-    proxy.finish();
-}
-
-#[test]
-fn p68_one_client_has_not_all_associations() {
-    let echo = Echo::new();
-    let proxy = Proxyd::start(&["--listen", "socks://127.0.0.1:0"]);
-    let own: Vec<Udp> = (0..64).map(|_| Udp::new(&proxy)).collect();
-    let control = Conn::dial(proxy.address("socks"));
-    control.send(ASSOCIATE);
-    control.expect([5, 0]);
-    assert_eq!(socks5_reply(&control), 1, "none of them is idle yet");
-    for udp in &own {
-        udp.round(&echo);
-    }
-    drop(own);
-    drop(control);
-    proxy.settle();
-    Udp::new(&proxy).round(&echo);
     proxy.finish();
 }

@@ -13,7 +13,7 @@ use super::check_listener::listener;
 use super::draft::{Draft, UserDraft};
 use super::listener::ListenerDraft;
 use super::problem::{Mismatch, Problem, Sourced, nearest, shown};
-use super::{Access, Config, Format, Listener, Origin, Protocol, Source, User};
+use super::{Access, Config, Format, Listener, Origin, Protocol, Source, User, unix_listener};
 
 impl Draft {
     /// Fills in the defaults and judges the whole.
@@ -71,6 +71,8 @@ impl Draft {
                 .map_or_else(default_access, |access| access.value),
             access_format: self.access_format.unwrap_or(Format::Text),
             level: self.level.unwrap_or(LevelFilter::INFO),
+            bind: self.bind,
+            udp: self.udp,
         })
     }
 }
@@ -101,6 +103,7 @@ fn user(draft: UserDraft, sources: &[Source], problems: &mut Vec<Problem>) -> Us
         name: draft.name.value,
         password: draft.password,
         source: source("user.source", draft.source.as_ref(), sources, problems),
+        rates: draft.rates,
     }
 }
 
@@ -168,6 +171,18 @@ fn check_doubles(listeners: &[ListenerDraft], problems: &mut Vec<Problem>) {
                 first.address.value, first.address.origin
             );
             problems.push(Problem::new(origin, "listener.address", text));
+        }
+        if let Some(own) = &listener.unix {
+            let mut paths = earlier.iter().filter_map(|l| l.unix.as_ref());
+            let first = paths.find(|path| unix_listener::is_same(&path.value, &own.value));
+            if let Some(first) = first {
+                let text = format!(
+                    "expected a path of its own, found {}, taken at {}; write another path instead",
+                    own.value.display(),
+                    first.origin
+                );
+                problems.push(Problem::new(&own.origin, "listener.address", text));
+            }
         }
         let Some(Sourced { value, origin }) = &listener.name else {
             continue;

@@ -7,14 +7,17 @@ use proxy_core::Timeouts;
 use tracing::level_filters::LevelFilter;
 
 use super::auth::AuthDraft;
+use super::bind::Bind;
 use super::http::HttpDraft;
 use super::limits::Limits;
 use super::listener::ListenerDraft;
 use super::parents::ParentsDraft;
 use super::problem::{Origin, Problem, Sourced, shown_user};
+use super::rate::Rates;
 use super::resolver::ResolverDraft;
 use super::rules::RulesDraft;
 use super::sources::SourcesDraft;
+use super::udp::Udp;
 use super::{Access, Format, value};
 
 /// What was written so far. Single values replace earlier ones, listeners and
@@ -37,6 +40,8 @@ pub(crate) struct Draft {
     pub(crate) access: Option<Sourced<Access>>,
     pub(crate) access_format: Option<Format>,
     pub(crate) level: Option<LevelFilter>,
+    pub(crate) bind: Bind,
+    pub(crate) udp: Udp,
 }
 
 impl Draft {
@@ -64,6 +69,7 @@ impl Draft {
                 name: Sourced::new(name, &origin),
                 password,
                 source: None,
+                rates: Rates::default(),
             }),
             (name, password) => {
                 for (mismatch, found) in name.err().into_iter().chain(password.err()) {
@@ -80,6 +86,7 @@ pub(crate) struct UserDraft {
     pub(crate) name: Sourced<String>,
     pub(crate) password: String,
     pub(crate) source: Option<Sourced<String>>,
+    pub(crate) rates: Rates,
 }
 
 impl std::fmt::Debug for UserDraft {

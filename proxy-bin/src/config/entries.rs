@@ -1,5 +1,5 @@
-//! Lists of a rule: entries written in place, or one a line in files of their
-//! own.
+//! Lists of rules and listeners: entries written in place, or one a line in files
+//! of their own.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -31,20 +31,36 @@ impl<T> List<T> {
         key: &'static str,
         read: fn(&str) -> Result<T, Mismatch>,
     ) -> Option<Self> {
-        let folder = table.origin().folder().to_owned();
-        let entry = |text: &str| match text.strip_prefix('@') {
-            Some("") => Err(Mismatch::new(
-                "the path of a file behind the @",
-                "\"@list\"",
-            )),
-            Some(path) => Ok(Entry::File(folder.join(path))),
-            None => read(text).map(Entry::One),
-        };
+        let folder = table.origin().folder();
         Some(Self {
-            key: format!("rule.{key}"),
-            read,
-            written: table.texts(key, entry)?,
+            written: table.texts(key, |text| Entry::parse(text, folder, read))?,
+            ..Self::new(table.path(key), read)
         })
+    }
+
+    /// An empty list, called `key` in messages.
+    pub(super) fn new(key: impl Into<String>, read: fn(&str) -> Result<T, Mismatch>) -> Self {
+        Self {
+            key: key.into(),
+            read,
+            written: Vec::new(),
+        }
+    }
+
+    /// Adds an entry of the command line; files are looked for from the current
+    /// folder.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn add(&mut self, text: &str, origin: &Origin) -> Result<(), Mismatch> {
+        let entry = Entry::parse(text, Path::new(""), self.read)?;
+        self.written.push(Sourced::new(entry, origin));
+        Ok(())
+    }
+
+    /// Where its first entry was written.
+    pub(super) fn origin(&self) -> Option<&Origin> {
+        Some(&self.written.first()?.origin)
     }
 
     /// All entries, those of files in the place of their files.
@@ -64,6 +80,23 @@ impl<T> List<T> {
             }
         }
         all
+    }
+}
+
+impl<T> Entry<T> {
+    fn parse(
+        text: &str,
+        folder: &Path,
+        read: fn(&str) -> Result<T, Mismatch>,
+    ) -> Result<Self, Mismatch> {
+        match text.strip_prefix('@') {
+            Some("") => Err(Mismatch::new(
+                "the path of a file behind the @",
+                "\"@list\"",
+            )),
+            Some(path) => Ok(Self::File(folder.join(path))),
+            None => read(text).map(Self::One),
+        }
     }
 }
 

@@ -6,11 +6,18 @@ use std::path::{Path, PathBuf};
 use toml::de::DeTable;
 
 use super::draft::{Draft, UserDraft};
+use super::entries::List;
 use super::limits::{LIMITS, TIMEOUTS, read_timeouts};
 use super::listener::{ListenerDraft, Protocol};
 use super::problem::{Mismatch, Origin, Problem, Sourced};
+use super::rate::Rates;
 use super::reader::{Document, Table};
-use super::{Access, Format, LEVELS, auth, http, parents, resolver, rules, sources, syntax, value};
+use super::relay::{self, RelayDraft};
+use super::unix_listener::{self, Address};
+use super::{
+    Access, Format, LEVELS, auth, bind, condition, http, parents, resolver, rules, sources, syntax,
+    udp, value,
+};
 
 impl Draft {
     /// Reads the file at `path`.
@@ -51,6 +58,8 @@ impl Draft {
                 &LIMITS,
                 &http::KEYS,
                 &LOG,
+                &bind::KEYS,
+                &udp::KEYS,
             ]
             .concat();
             let message = syntax::message(text, &span, error.message(), &harmless);
@@ -105,6 +114,12 @@ impl Draft {
         }
         if let Some(table) = top.table("http", &http::KEYS) {
             self.http.read(&table);
+        }
+        if let Some(table) = top.table("bind", &bind::KEYS) {
+            self.bind.read(&table);
+        }
+        if let Some(table) = top.table("udp", &udp::KEYS) {
+            self.udp.read(&table);
         }
         if let Some(table) = top.table("log", &LOG) {
             self.level = table
@@ -169,9 +184,12 @@ fn listener(table: &Table<'_>) -> Option<ListenerDraft> {
     );
     // All are read before any is missed, so that all mistakes are found.
     let protocol = table.text("protocol", Protocol::parse);
-    let address = table.text("address", value::address);
+    let folder = table.origin().folder();
+    let address = table.text("address", |text| Address::parse(folder, text));
+    let mode = table.text("mode", unix_listener::mode);
     let name = table.text("name", value::name);
-    let target = table.text("target", value::target);
+    let target = table.text("target", |text| relay::target(folder, text));
+    let relay = RelayDraft::read(table);
     let cert = path(table, "cert");
     let key = path(table, "key");
     let auth = table.boolean("auth");
@@ -180,12 +198,23 @@ fn listener(table: &Table<'_>) -> Option<ListenerDraft> {
     let trust_loopback = table.boolean("trust_loopback");
     let source = table.text("source", value::name);
     let via = table.text("via", value::name);
+    let names = List::read(table, "names", condition::name);
+    let target_port = table.integer("target_port", 1..=usize::from(u16::MAX));
+    let proxy_protocol = table.texts("proxy_protocol", value::network);
+    let send_proxy = table.text("send_proxy", value::proxy_version);
+    let rates = Rates::read(table, "rate_up", "rate_down");
+    let session_rates = Rates::read(table, "session_rate_up", "session_rate_down");
+    let Sourced { value, origin } = address?;
+    let (address, unix) = value.split();
     Some(ListenerDraft {
         origin: table.origin().clone(),
         name,
         protocol: protocol?,
-        address: address?,
+        address: Sourced::new(address, &origin),
+        unix: unix.map(|path| Sourced::new(path, &origin)),
+        mode,
         target,
+        relay,
         cert,
         key,
         auth,
@@ -194,6 +223,12 @@ fn listener(table: &Table<'_>) -> Option<ListenerDraft> {
         trust_loopback,
         source,
         via,
+        names,
+        target_port,
+        proxy_protocol,
+        send_proxy,
+        rates,
+        session_rates,
     })
 }
 
@@ -218,6 +253,7 @@ fn user(table: &Table<'_>) -> Option<UserDraft> {
         name: name?,
         password: password?.value,
         source,
+        rates: Rates::read(table, "rate_up", "rate_down"),
     })
 }
 
@@ -225,11 +261,11 @@ fn plain<T>(sourced: Sourced<T>) -> T {
     sourced.value
 }
 
-const TOP: [&str; 15] = [
+const TOP: [&str; 17] = [
     "workers", "drain", "via", "listener", "user", "auth", "rule", "parent", "group", "source",
-    "resolver", "timeouts", "limits", "http", "log",
+    "resolver", "timeouts", "limits", "http", "log", "bind", "udp",
 ];
-const LISTENER: [&str; 12] = [
+const LISTENER: [&str; 25] = [
     "protocol",
     "address",
     "target",
@@ -242,6 +278,19 @@ const LISTENER: [&str; 12] = [
     "source",
     "name",
     "via",
+    "names",
+    "target_port",
+    "proxy_protocol",
+    "send_proxy",
+    "rate_up",
+    "rate_down",
+    "session_rate_up",
+    "session_rate_down",
+    "targets",
+    "balance",
+    "target_tls",
+    "target_ca",
+    "mode",
 ];
-const USER: [&str; 3] = ["name", "password", "source"];
+const USER: [&str; 5] = ["name", "password", "source", "rate_up", "rate_down"];
 const LOG: [&str; 3] = ["level", "access", "format"];

@@ -5,6 +5,7 @@ use std::time::Duration;
 use proxy_core::{HeadLimits, Timeouts};
 
 use super::problem::Mismatch;
+use super::rate::Rates;
 use super::reader::Table;
 use super::value;
 
@@ -32,6 +33,12 @@ pub(crate) struct Limits {
     pub(crate) idle_per_origin: usize,
     /// How long one is kept.
     pub(crate) idle_time: Option<Duration>,
+    /// The most bytes that wait in proxyd for peers that do not take them.
+    pub(crate) held_bytes: Option<u64>,
+    /// Of each connection, unless its listener has others.
+    pub(crate) session_rates: Rates,
+    /// Of each user who has none of their own.
+    pub(crate) user_rates: Rates,
 }
 
 impl Default for Limits {
@@ -48,6 +55,9 @@ impl Default for Limits {
             idle_per_origin: 64,
             // Most servers keep theirs for 60 s and more.
             idle_time: Some(Duration::from_secs(30)),
+            held_bytes: None,
+            session_rates: Rates::default(),
+            user_rates: Rates::default(),
         }
     }
 }
@@ -76,6 +86,10 @@ impl Limits {
         if let Some(time) = table.text("idle_time", value::timeout) {
             self.idle_time = time.value;
         }
+        let held = count("held_bytes", 1 << 20);
+        self.held_bytes = held.map(|bytes| u64::try_from(bytes).unwrap_or(u64::MAX));
+        self.session_rates = Rates::read(table, "session_rate_up", "session_rate_down");
+        self.user_rates = Rates::read(table, "user_rate_up", "user_rate_down");
     }
 }
 
@@ -128,7 +142,7 @@ pub(super) const TIMEOUTS: [&str; 10] = [
     "stalled",
     "tcp_keepalive",
 ];
-pub(super) const LIMITS: [&str; 11] = [
+pub(super) const LIMITS: [&str; 16] = [
     "head_bytes",
     "header_count",
     "body_bytes",
@@ -140,4 +154,9 @@ pub(super) const LIMITS: [&str; 11] = [
     "idle_connections",
     "idle_per_origin",
     "idle_time",
+    "held_bytes",
+    "session_rate_up",
+    "session_rate_down",
+    "user_rate_up",
+    "user_rate_down",
 ];

@@ -1,10 +1,17 @@
 //! The URL form of a listener: the value of `--listen`.
 
 use std::collections::HashSet;
+use std::num::NonZeroU64;
+use std::path::Path;
 
+use proxy_core::TargetBuf;
+
+use super::entries::List;
 use super::listener::{ListenerDraft, Protocol};
 use super::problem::{Mismatch, Origin, Problem, Sourced, masked, shown};
-use super::{hint, value};
+use super::unix_listener::{self, Address};
+use super::{condition, hint, rate, relay, value};
+use crate::unix;
 
 impl ListenerDraft {
     /// Reads `SCHEME://HOST:PORT[/TARGET][?cert=..&key=..&auth=..&name=..&via=..]`,
@@ -40,8 +47,11 @@ impl ListenerDraft {
             let instead = format!("tcp://{near}/{far}");
             return Err(fail(Mismatch::new(expected, instead), authority));
         }
-        let address = value::address(authority).map_err(|mismatch| fail(mismatch, authority))?;
+        let (address, unix) = listening(authority, path)
+            .map_err(|mismatch| fail(mismatch, authority))?
+            .split();
         let mut draft = Self::new(&origin, protocol, address);
+        draft.unix = unix.map(|path| Sourced::new(path, &origin));
         let mut problems = Vec::new();
         draft.read_path(path, &mut problems);
         let mut seen = HashSet::new();
@@ -65,14 +75,21 @@ impl ListenerDraft {
         if path.is_empty() {
             return;
         }
-        match value::target(path) {
-            Ok(target) => self.target = Some(Sourced::new(target, &self.origin)),
-            Err(mismatch) => problems.push(Problem::mismatch(
-                &self.origin,
-                "listener.target",
-                &mismatch,
-                &shown(path),
-            )),
+        let mut targets = Vec::new();
+        for text in path.split(',') {
+            match target(text) {
+                Ok(target) => targets.push(Sourced::new(target, &self.origin)),
+                Err(mismatch) => problems.push(Problem::mismatch(
+                    &self.origin,
+                    "listener.target",
+                    &mismatch,
+                    &shown(text),
+                )),
+            }
+        }
+        match targets.len() {
+            1 => self.target = targets.pop(),
+            _ => self.relay.targets = Some(targets),
         }
     }
 
@@ -94,21 +111,57 @@ impl ListenerDraft {
                     Err(mismatch) => wrong(&mismatch, &shown(&text)),
                 }
             }
-            "clients" => {
+            "clients" | "proxy_protocol" => {
+                let field = match key {
+                    "clients" => &mut self.clients,
+                    _ => &mut self.proxy_protocol,
+                };
                 for text in text.split(',') {
                     match value::network(text) {
                         Ok(network) => {
-                            let clients = self.clients.get_or_insert_default();
-                            clients.push(Sourced::new(network, &origin));
+                            let networks = field.get_or_insert_default();
+                            networks.push(Sourced::new(network, &origin));
                         }
                         Err(mismatch) => wrong(&mismatch, &shown(text)),
                     }
                 }
             }
+            "rate_up" | "rate_down" | "session_rate_up" | "session_rate_down" => {
+                match rate::rate(&text) {
+                    Ok(rate) => *self.rate(key) = Some(rate),
+                    Err(mismatch) => wrong(&mismatch, &shown(&text)),
+                }
+            }
+            "names" => {
+                let mut names = List::new("listener.names", condition::name);
+                for text in text.split(',') {
+                    if let Err(mismatch) = names.add(text, &origin) {
+                        wrong(&mismatch, &shown(text));
+                    }
+                }
+                self.names = Some(names);
+            }
+            "target_port" => match text.parse().ok().filter(|port| *port > 0) {
+                Some(port) => {
+                    self.target_port = Some(Sourced::new(u16::into(port), &origin));
+                }
+                None => wrong(
+                    &Mismatch::new("a number from 1 to 65535", "443"),
+                    &shown(&text),
+                ),
+            },
+            "send_proxy" => match value::proxy_version(&text) {
+                Ok(version) => self.send_proxy = Some(Sourced::new(version, &origin)),
+                Err(mismatch) => wrong(&mismatch, &shown(&text)),
+            },
             "cert" | "key" if text.is_empty() => {
                 let instead = format!("{key}=proxy.pem");
                 wrong(&Mismatch::new("the path of a PEM file", instead), "nothing");
             }
+            "mode" => match unix_listener::mode(&text) {
+                Ok(mode) => self.mode = Some(Sourced::new(mode, &origin)),
+                Err(mismatch) => wrong(&mismatch, &shown(&text)),
+            },
             "cert" => self.cert = Some(Sourced::new(text.into(), &origin)),
             "key" => self.key = Some(Sourced::new(text.into(), &origin)),
             "name" | "source" | "via" => match value::name(&text) {
@@ -122,15 +175,32 @@ impl ListenerDraft {
                 }
                 Err(mismatch) => wrong(&mismatch, &shown(&text)),
             },
+            key if relay::is_parameter(key) => {
+                if let Err(mismatch) = self.relay.set(key, &text, &origin) {
+                    wrong(&mismatch, &shown(&text));
+                }
+            }
             _ => {
                 let known = [
                     "auth",
+                    "balance",
                     "cert",
                     "clients",
                     "key",
+                    "mode",
                     "name",
+                    "names",
                     "open",
+                    "proxy_protocol",
+                    "rate_down",
+                    "rate_up",
+                    "send_proxy",
+                    "session_rate_down",
+                    "session_rate_up",
                     "source",
+                    "target_ca",
+                    "target_port",
+                    "target_tls",
                     "trust_loopback",
                     "via",
                 ];
@@ -141,6 +211,16 @@ impl ListenerDraft {
                     "an unknown key",
                 );
             }
+        }
+    }
+
+    /// The setting of one of the parameters that are rates.
+    fn rate(&mut self, key: &str) -> &mut Option<NonZeroU64> {
+        match key {
+            "rate_up" => &mut self.rates.up,
+            "rate_down" => &mut self.rates.down,
+            "session_rate_up" => &mut self.session_rates.up,
+            _ => &mut self.session_rates.down,
         }
     }
 
@@ -178,6 +258,29 @@ fn without_login(url: &str) -> String {
 /// Where a login in `url` ends. An `@` behind a `=` is part of a file's name.
 fn login_end(url: &str) -> Option<usize> {
     url.rfind('@').filter(|at| !url[..*at].contains('='))
+}
+
+/// The slashes of a Unix socket's path are escaped, to be none of the URL's.
+fn listening(authority: &str, rest: &str) -> Result<Address, Mismatch> {
+    let Some(path) = authority.strip_prefix(unix::PREFIX) else {
+        return Address::parse(Path::new(""), authority);
+    };
+    match percent_decoded(path) {
+        Some(path) if !path.is_empty() => {
+            Address::parse(Path::new(""), &format!("{}{path}", unix::PREFIX))
+        }
+        _ => {
+            let escaped = format!("/{rest}").replace('/', "%2F");
+            let expected = "the path of a Unix socket with %2F for each slash";
+            Err(Mismatch::new(expected, format!("unix:{escaped}")))
+        }
+    }
+}
+
+/// Only the path of a Unix socket can hold what must be escaped.
+fn target(text: &str) -> Result<TargetBuf, Mismatch> {
+    let decoded = percent_decoded(text).filter(|_| relay::is_unix(text));
+    relay::target(Path::new(""), decoded.as_deref().unwrap_or(text))
 }
 
 fn url_hint(text: &str) -> String {
@@ -239,8 +342,8 @@ mod tests {
             ),
             (
                 "htp://127.0.0.1:1",
-                "--listen htp://127.0.0.1:1: expected \"auto\", \"http\", \"https\", \"socks\" or \
-                 \"tcp\", found \"htp\"; write \"http\" instead",
+                "--listen htp://127.0.0.1:1: expected \"auto\", \"http\", \"https\", \"redirect\", \
+                 \"sni\", \"socks\", \"tcp\" or \"tproxy\", found \"htp\"; write \"http\" instead",
             ),
             (
                 "http://localhost:1",
@@ -254,9 +357,11 @@ mod tests {
             ),
             (
                 "https://127.0.0.1:1?crt=a",
-                "--listen https://127.0.0.1:1?crt=a: crt: expected \"auth\", \"cert\", \"clients\", \
-                 \"key\", \"name\", \"open\", \"source\", \"trust_loopback\" or \"via\", found an \
-                 unknown key; write cert instead",
+                "--listen https://127.0.0.1:1?crt=a: crt: expected \"auth\", \"balance\", \"cert\", \
+                 \"clients\", \"key\", \"mode\", \"name\", \"names\", \"open\", \"proxy_protocol\", \
+                 \"rate_down\", \"rate_up\", \"send_proxy\", \"session_rate_down\", \
+                 \"session_rate_up\", \"source\", \"target_ca\", \"target_port\", \"target_tls\", \
+                 \"trust_loopback\" or \"via\", found an unknown key; write cert instead",
             ),
             (
                 "http://127.0.0.1:1?auth=maybe&name=a%20b",

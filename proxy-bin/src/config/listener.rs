@@ -4,10 +4,13 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use proxy_core::{Network, TargetBuf};
+use proxy_core::{NamePattern, Network, ProxyVersion, TargetBuf};
 
+use super::entries::List;
 use super::problem::{Mismatch, Origin, Sourced};
-use super::{Via, value};
+use super::relay::{Relay, RelayDraft};
+use super::unix_listener::{self, UnixPlace};
+use super::{Rates, Via, value};
 
 /// A listener without contradictions.
 #[derive(Clone, Debug)]
@@ -17,9 +20,13 @@ pub(crate) struct Listener {
     /// The service in the access log; `None` is made of protocol and port.
     pub(crate) name: Option<String>,
     pub(crate) protocol: Protocol,
+    /// Of a Unix socket, a stand-in on loopback with port 0.
     pub(crate) address: SocketAddr,
+    pub(crate) unix: Option<UnixPlace>,
     /// Where a port relay leads to; `Some` exactly for [`Protocol::Tcp`].
     pub(crate) target: Option<TargetBuf>,
+    /// What else a port relay needs.
+    pub(crate) relay: Relay,
     /// Certificate and key; always there for [`Protocol::Https`].
     pub(crate) tls: Option<TlsFiles>,
     /// Whether clients must name a user.
@@ -32,6 +39,19 @@ pub(crate) struct Listener {
     pub(crate) source: Option<u16>,
     /// The way of what no rule decides about; `None` leaves it to the whole.
     pub(crate) via: Option<Via>,
+    /// The names that [`Protocol::Sni`] leads to; `None` means all.
+    pub(crate) names: Option<Vec<NamePattern>>,
+    /// The port that [`Protocol::Sni`] leads to.
+    pub(crate) target_port: u16,
+    /// Where the front ends are that begin each connection with a PROXY header;
+    /// `None` takes none.
+    pub(crate) proxy_protocol: Option<Vec<Network>>,
+    /// The header that targets are sent.
+    pub(crate) send_proxy: Option<ProxyVersion>,
+    /// What all of its clients share.
+    pub(crate) rates: Rates,
+    /// Those of each connection, where it does not have what `[limits]` says.
+    pub(crate) session_rates: Rates,
 }
 
 impl Listener {
@@ -39,7 +59,10 @@ impl Listener {
     pub(crate) fn service(&self, port: u16) -> String {
         match &self.name {
             Some(name) => name.clone(),
-            None => format!("{}-{port}", self.protocol),
+            None => match &self.unix {
+                Some(unix) => unix_listener::service(self.protocol, &unix.path),
+                None => format!("{}-{port}", self.protocol),
+            },
         }
     }
 
@@ -51,14 +74,17 @@ impl Listener {
                 .iter()
                 .flatten()
                 .all(|network| network.prefix() == 0)
-            && self.protocol != Protocol::Tcp
+            && self.protocol.leads_anywhere(self.names.is_some())
             && !self.address.ip().is_loopback()
     }
 }
 
 impl fmt::Display for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}", self.protocol, self.address)
+        match &self.unix {
+            Some(unix) => write!(f, "{}://unix:{}", self.protocol, unix.path.display()),
+            None => write!(f, "{}://{}", self.protocol, self.address),
+        }
     }
 }
 
@@ -78,20 +104,48 @@ pub(crate) enum Protocol {
     Http,
     /// The same inside TLS.
     Https,
+    /// A relay to where connections were bound that the firewall redirected.
+    Redirect,
+    /// A relay to the host that a TLS client names.
+    Sni,
     /// SOCKS4, 4a and 5.
     Socks,
     /// A relay to one target.
     Tcp,
+    /// A relay to where connections are bound that the firewall hands over.
+    Tproxy,
 }
 
 impl Protocol {
-    pub(crate) const WORDS: [(&'static str, Self); 5] = [
+    pub(crate) const WORDS: [(&'static str, Self); 8] = [
         ("auto", Self::Auto),
         ("http", Self::Http),
         ("https", Self::Https),
+        ("redirect", Self::Redirect),
+        ("sni", Self::Sni),
         ("socks", Self::Socks),
         ("tcp", Self::Tcp),
+        ("tproxy", Self::Tproxy),
     ];
+
+    /// Whether it has a way to ask clients who they are.
+    pub(crate) fn asks_login(self) -> bool {
+        match self {
+            Self::Auto | Self::Http | Self::Https | Self::Socks => true,
+            Self::Redirect | Self::Sni | Self::Tcp | Self::Tproxy => false,
+        }
+    }
+
+    /// Whether those who connect to it choose where to go; `named` is whether it
+    /// has a list of names that they may choose from. Where the firewall chooses
+    /// who comes, they do not: who connects of himself leads back to the proxy.
+    pub(crate) fn leads_anywhere(self, named: bool) -> bool {
+        match self {
+            Self::Auto | Self::Http | Self::Https | Self::Socks => true,
+            Self::Sni => !named,
+            Self::Redirect | Self::Tcp | Self::Tproxy => false,
+        }
+    }
 
     /// # Errors
     /// With the nearest word.
@@ -116,8 +170,11 @@ impl fmt::Display for Protocol {
             Self::Auto => "auto",
             Self::Http => "http",
             Self::Https => "https",
+            Self::Redirect => "redirect",
+            Self::Sni => "sni",
             Self::Socks => "socks",
             Self::Tcp => "tcp",
+            Self::Tproxy => "tproxy",
         })
     }
 }
@@ -130,7 +187,10 @@ pub(crate) struct ListenerDraft {
     pub(crate) name: Option<Sourced<String>>,
     pub(crate) protocol: Sourced<Protocol>,
     pub(crate) address: Sourced<SocketAddr>,
+    pub(crate) unix: Option<Sourced<PathBuf>>,
+    pub(crate) mode: Option<Sourced<u32>>,
     pub(crate) target: Option<Sourced<TargetBuf>>,
+    pub(crate) relay: RelayDraft,
     pub(crate) cert: Option<Sourced<PathBuf>>,
     pub(crate) key: Option<Sourced<PathBuf>>,
     pub(crate) auth: Option<Sourced<bool>>,
@@ -139,6 +199,12 @@ pub(crate) struct ListenerDraft {
     pub(crate) trust_loopback: Option<Sourced<bool>>,
     pub(crate) source: Option<Sourced<String>>,
     pub(crate) via: Option<Sourced<String>>,
+    pub(super) names: Option<List<NamePattern>>,
+    pub(crate) target_port: Option<Sourced<usize>>,
+    pub(crate) proxy_protocol: Option<Vec<Sourced<Network>>>,
+    pub(crate) send_proxy: Option<Sourced<ProxyVersion>>,
+    pub(crate) rates: Rates,
+    pub(crate) session_rates: Rates,
 }
 
 impl ListenerDraft {
@@ -148,7 +214,10 @@ impl ListenerDraft {
             name: None,
             protocol: Sourced::new(protocol, origin),
             address: Sourced::new(address, origin),
+            unix: None,
+            mode: None,
             target: None,
+            relay: RelayDraft::default(),
             cert: None,
             key: None,
             auth: None,
@@ -157,6 +226,12 @@ impl ListenerDraft {
             trust_loopback: None,
             source: None,
             via: None,
+            names: None,
+            target_port: None,
+            proxy_protocol: None,
+            send_proxy: None,
+            rates: Rates::default(),
+            session_rates: Rates::default(),
         }
     }
 
@@ -165,7 +240,10 @@ impl ListenerDraft {
     pub(super) fn service(&self) -> String {
         match &self.name {
             Some(name) => name.value.clone(),
-            None => format!("{}-{}", self.protocol.value, self.address.value.port()),
+            None => match &self.unix {
+                Some(unix) => unix_listener::service(self.protocol.value, &unix.value),
+                None => format!("{}-{}", self.protocol.value, self.address.value.port()),
+            },
         }
     }
 }

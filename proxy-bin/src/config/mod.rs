@@ -2,6 +2,7 @@
 //! typed ever after.
 
 mod auth;
+mod bind;
 mod check;
 mod check_listener;
 mod condition;
@@ -15,11 +16,15 @@ mod listen_url;
 mod listener;
 mod parents;
 mod problem;
+mod rate;
 mod reader;
+mod relay;
 mod resolver;
 mod rules;
 mod sources;
 mod syntax;
+mod udp;
+mod unix_listener;
 mod value;
 
 use std::fmt;
@@ -30,6 +35,7 @@ use proxy_core::Timeouts;
 use tracing::level_filters::LevelFilter;
 
 pub(crate) use auth::{Auth, Ban};
+pub(crate) use bind::Bind;
 pub(crate) use condition::{DAYS, method, operation};
 pub(crate) use draft::Draft;
 pub(crate) use file::access;
@@ -38,9 +44,12 @@ pub(crate) use limits::Limits;
 pub(crate) use listener::{Listener, Protocol, TlsFiles};
 pub(crate) use parents::{Chain, Hop, HopProtocol, Login, Order, Parent, Via};
 pub(crate) use problem::{Mismatch, Origin, Problem, Sourced, nearest, shown, shown_user};
+pub(crate) use rate::Rates;
 pub(crate) use resolver::Resolver;
 pub(crate) use rules::{Action, Hours, Kind, Rule};
 pub(crate) use sources::{Addresses, Choice, Source};
+pub(crate) use udp::Udp;
+pub(crate) use unix_listener::UnixPlace;
 pub(crate) use value::{choice, duration, password, user_name, workers, wrong_password};
 
 /// A configuration without contradictions.
@@ -66,6 +75,8 @@ pub(crate) struct Config {
     pub(crate) access: Access,
     pub(crate) access_format: Format,
     pub(crate) level: LevelFilter,
+    pub(crate) bind: Bind,
+    pub(crate) udp: Udp,
 }
 
 impl Config {
@@ -93,6 +104,8 @@ pub(crate) struct User {
     pub(crate) password: String,
     /// An entry of [`Config::sources`] to connect from.
     pub(crate) source: Option<u16>,
+    /// What all of the user's connections share.
+    pub(crate) rates: Rates,
 }
 
 impl fmt::Debug for User {

@@ -236,6 +236,12 @@ impl<'a> Table<'a> {
         None
     }
 
+    /// Whether `key` is there with a string.
+    pub(super) fn is_text(&self, key: &str) -> bool {
+        let value = self.entries.get(key).map(Spanned::get_ref);
+        matches!(value, Some(DeValue::String(_)))
+    }
+
     pub(super) fn integer(
         &self,
         key: &str,
@@ -322,7 +328,8 @@ impl<'a> Table<'a> {
         self.document.report(problem);
     }
 
-    fn path(&self, key: &str) -> String {
+    /// The key as messages name it.
+    pub(super) fn path(&self, key: &str) -> String {
         match self.name {
             "" => key.to_owned(),
             name => format!("{name}.{key}"),

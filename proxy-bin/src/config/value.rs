@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use proxy_core::{Network, Target, TargetBuf};
+use proxy_core::{Network, ProxyVersion, Target, TargetBuf};
 
 use super::hint;
 use super::problem::{Mismatch, nearest};
@@ -40,6 +40,11 @@ pub(crate) fn network(text: &str) -> Result<Network, Mismatch> {
             format!("{instead:?}"),
         )
     })
+}
+
+/// Reads the version of a PROXY header.
+pub(crate) fn proxy_version(text: &str) -> Result<ProxyVersion, Mismatch> {
+    choice(&[("v1", ProxyVersion::V1), ("v2", ProxyVersion::V2)], text)
 }
 
 fn with_port(expected: &str, text: &str) -> String {

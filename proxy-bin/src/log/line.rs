@@ -10,6 +10,7 @@ use std::time::Duration;
 use proxy_core::{Operation, Report};
 
 use crate::config::Format;
+use crate::unix::UNIX_CLIENT;
 
 /// What a line tells.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +39,7 @@ fn write_text(out: &mut Vec<u8>, time: &str, entry: &Entry<'_>) {
     let report = entry.report;
     out.extend_from_slice(time.as_bytes());
     out.push(b' ');
-    push_address(out, report.peer.remote);
+    push_client(out, report.peer.remote);
     out.push(b' ');
     push_word(out, entry.user);
     out.push(b' ');
@@ -81,7 +82,7 @@ fn write_json(out: &mut Vec<u8>, time: &str, entry: &Entry<'_>) {
     out.extend_from_slice(b"{\"time\":\"");
     out.extend_from_slice(time.as_bytes());
     out.extend_from_slice(b"\",\"client\":\"");
-    push_address(out, report.peer.remote);
+    push_client(out, report.peer.remote);
     out.extend_from_slice(b"\",\"user\":");
     push_json_string(out, entry.user);
     out.extend_from_slice(b",\"service\":");
@@ -127,6 +128,14 @@ fn write_json(out: &mut Vec<u8>, time: &str, entry: &Entry<'_>) {
     out.extend_from_slice(b"}\n");
 }
 
+/// The client; one at a Unix socket has no address.
+fn push_client(out: &mut Vec<u8>, client: SocketAddr) {
+    match client == UNIX_CLIENT {
+        true => out.extend_from_slice(b"unix"),
+        false => push_address(out, client),
+    }
+}
+
 /// The target: a URL for a forwarded request, else host and port.
 fn push_target(out: &mut Vec<u8>, report: &Report<'_>, escapes: &Escapes) {
     let Some(target) = report.target else {
@@ -150,8 +159,11 @@ fn push_target(out: &mut Vec<u8>, report: &Report<'_>, escapes: &Escapes) {
         proxy_core::Host::Name(name) => push_escaped(out, name, escapes),
         proxy_core::Host::Ip(ip) => push_ip(out, ip, true),
     }
-    out.push(b':');
-    push_number(out, target.port.into());
+    // A Unix socket has none.
+    if target.port != 0 {
+        out.push(b':');
+        push_number(out, target.port.into());
+    }
     match path {
         None | Some("*") => {}
         Some(path) => push_escaped(out, path, escapes),

@@ -19,6 +19,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use super::explain::{Asked, Explanation, Question};
 use super::tests::config;
 use super::{Moment, Policy, Usual};
+use crate::bind::Landing;
 use crate::config::{Config, Via};
 use crate::gateway::Proxyd;
 use crate::idle::Idle;
@@ -186,7 +187,9 @@ async fn act(
         own: OwnAddresses::new(config.listeners.iter().map(|own| own.address)),
         tls: None,
         egress: None,
+        speeds: None,
         idle: Idle::new(8, &config.limits),
+        landing: Landing::new(config),
         log: AccessLog::off(),
     };
     let outside = Rc::new(Outside::new(means));

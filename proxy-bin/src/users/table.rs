@@ -296,6 +296,7 @@ pub(super) mod tests {
             name: name.to_owned(),
             password: password.to_owned(),
             source: None,
+            rates: crate::config::Rates::default(),
         }
     }
 

@@ -22,6 +22,17 @@ pub(crate) enum Ended {
     Truncated,
 }
 
+impl Ended {
+    /// What an error of reading tells.
+    pub(crate) fn of(error: &io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => Self::Truncated,
+            io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Self::Reset,
+            _ => panic!("neither bytes nor an end: {error}"),
+        }
+    }
+}
+
 /// Reads and writes take `&self`, so that both directions can run at once; one
 /// reader and one writer at a time.
 pub(crate) struct Conn {
@@ -178,13 +189,7 @@ impl Conn {
             match this.read(&mut chunk) {
                 Ok(0) => return (bytes, Ended::Finished),
                 Ok(count) => bytes.extend_from_slice(&chunk[..count]),
-                Err(error) => match error.kind() {
-                    io::ErrorKind::UnexpectedEof => return (bytes, Ended::Truncated),
-                    io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
-                        return (bytes, Ended::Reset);
-                    }
-                    _ => panic!("after {} bytes: {error}", bytes.len()),
-                },
+                Err(error) => return (bytes, Ended::of(&error)),
             }
         }
     }
@@ -195,6 +200,10 @@ impl Conn {
         let shown = &bytes[..bytes.len().min(200)];
         assert_eq!(how, Ended::Finished, "after {}", shown.escape_ascii());
         bytes
+    }
+
+    pub(crate) fn is_tls(&self) -> bool {
+        self.tls.is_some()
     }
 
     /// Whether no byte and no end comes within `time`.

@@ -18,11 +18,14 @@ mod fault;
 mod http;
 mod log;
 mod mode;
+mod netns;
 mod origin;
+mod passage;
 mod pattern;
 mod proc;
 mod proxyd;
 mod stage;
+mod udp;
 
 use std::time::{Duration, Instant};
 
@@ -35,11 +38,14 @@ pub(crate) use fault::{Cut, Fault, FaultRelay, Place};
 pub(crate) use http::{Answer, Request, basic, check_chunks, ok, take_head};
 pub(crate) use log::LogLine;
 pub(crate) use mode::{Mode, socks5_reply};
+pub(crate) use netns::{Net, Place as At, enter};
 pub(crate) use origin::{Accepted, Origin, closed_port};
+pub(crate) use passage::{Passage, Passing};
 pub(crate) use pattern::{DOWN, Pattern, UP};
 pub(crate) use proc::{Descriptors, Process};
 pub(crate) use proxyd::{Proxyd, Stopped};
 pub(crate) use stage::Stage;
+pub(crate) use udp::{ASSOCIATE, Echo, Udp, datagram};
 
 /// How long anything that should happen at once may take on a loaded machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);

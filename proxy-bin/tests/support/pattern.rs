@@ -6,7 +6,7 @@
 use std::io::{self, Read, Write};
 use std::sync::LazyLock;
 
-use super::Random;
+use super::{Conn, Ended, Random};
 
 /// What a client sends in the bulk tests.
 pub(crate) const UP: Pattern = Pattern { shift: 0 };
@@ -20,8 +20,13 @@ pub(crate) struct Pattern {
 }
 
 impl Pattern {
-    /// Up to [`CHUNK`] bytes from `position` on.
-    fn at(self, position: u64, count: u64) -> &'static [u8] {
+    /// One of a million sequences.
+    pub(crate) fn seeded(seed: u32) -> Self {
+        Self { shift: seed.into() }
+    }
+
+    /// Up to [`CHUNK`] bytes from `position` on, at least one of `count`.
+    pub(crate) fn at(self, position: u64, count: u64) -> &'static [u8] {
         let start = usize::try_from((position + self.shift) % PERIOD).expect("below the period");
         let count = usize::try_from(count.min(CHUNK)).expect("at most a chunk");
         &BYTES[start..start + count]
@@ -70,6 +75,28 @@ impl Pattern {
             0 => Ok(()),
             _ => Err(io::Error::other("more than was sent")),
         }
+    }
+
+    /// Reads and compares up to the end, with a look at how many bytes have come
+    /// in between. How many came at last, and how it ended.
+    pub(crate) fn check_rest(self, from_peer: &Conn, look: impl Fn(u64)) -> (u64, Ended) {
+        let mut position = 0;
+        let mut buffer = vec![0; usize::try_from(CHUNK).expect("small")];
+        let how = loop {
+            let mut from_peer = from_peer;
+
+            match from_peer.read(&mut buffer) {
+                Ok(0) => break Ended::Finished,
+                Ok(count) => {
+                    let expected = self.at(position, count as u64);
+                    assert!(buffer[..count] == *expected, "differs behind {position}");
+                    position += count as u64;
+                }
+                Err(error) => break Ended::of(&error),
+            }
+            look(position);
+        };
+        (position, how)
     }
 }
 
