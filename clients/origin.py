@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 import websocket
 from page import Page
 
-# Where the tunnels and requests of proxyd come from; whoever comes from elsewhere went past it.
-PROXY_ADDRESS = "127.0.0.2"
+# Where the tunnels and requests of proxyd come from; whoever comes from elsewhere went past it. (IPv6 has one loopback
+# address only: there the numbers have to agree.)
+PROXY_ADDRESS, PROXY_ADDRESS_V6 = "127.0.0.2", "::1"
 
 
 @dataclass
@@ -25,9 +26,9 @@ class Arrived:
 
 
 class Origin:
-    """Three ports: `plain` for requests that a proxy forwards, `tunnel` for clear and `tls` for encrypted tunnels."""
+    """`plain` for requests that a proxy forwards, `tunnel` for clear and `tls` for encrypted tunnels, `ipv6` in clear."""
 
-    PORTS = ("plain", "tunnel", "tls")
+    PORTS = ("plain", "tunnel", "tls", "ipv6")
 
     def __init__(self, work, contexts):
         self.small, self.big = (open(work / name, "rb").read() for name in ("small", "big"))
@@ -41,11 +42,12 @@ class Origin:
             secure = name == "tls"
             server = await asyncio.start_server(
                 lambda reader, writer, name=name: self._connection(name, reader, writer),
-                "127.0.0.1", 0, ssl=self.contexts if secure else None, backlog=256, limit=1 << 18)
+                "::1" if name == "ipv6" else "127.0.0.1", 0, ssl=self.contexts if secure else None, backlog=256, limit=1 << 18)
             self.servers.append(server)
             port = server.sockets[0].getsockname()[1]
             # By name inside TLS, by address in clear: both ways to a target are walked.
-            self.urls[name] = f"https://localhost:{port}" if secure else f"http://127.0.0.1:{port}"
+            host = {"tls": "localhost", "ipv6": "[::1]"}.get(name, "127.0.0.1")
+            self.urls[name] = f"{'https' if secure else 'http'}://{host}:{port}"
 
         # Browsers tunnel to a WebSocket in clear, too.
         self.page = Page(self.big, self.urls["tunnel"].replace("http", "ws") + "/ws")
@@ -60,7 +62,7 @@ class Origin:
         number = self.connections
         self.open.add(writer)
         address = writer.get_extra_info("peername")[0]
-        if address != PROXY_ADDRESS:
+        if address not in (PROXY_ADDRESS, PROXY_ADDRESS_V6):
             self.violations.append(f"a connection from {address} went past the proxy")
         try:
             while await Exchange(self, port, number, reader, writer).run():

@@ -9,19 +9,27 @@ import urllib.parse
 from origin import PROXY_ADDRESS
 
 USER, PASSWORD = "alice", "s3cret:w%rd/+ &"
+# For a client whose configuration file can hold no blanks.
+SIMPLE_USER, SIMPLE_PASSWORD = "bob", "simple:word"
 
 
 class Proxyd:
-    """`open` asks for no login, `login` for that of `USER`; `secure` is like `login`, inside TLS."""
+    """`open` asks for no login, `login` for that of `USER`; `secure` is like `login`, inside TLS.
 
-    LISTENERS = ("open", "login", "secure")
+    `socks` and `socks_login` are the same for SOCKS; `auto` takes all protocols, in clear and inside TLS, with a login.
+    """
+
+    LISTENERS = ("open", "login", "secure", "socks", "socks_login", "auto")
+    UNASKED = ("open", "socks")
+    SOCKS = ("socks", "socks_login", "auto")
 
     def __init__(self, binary, work, certificate, key):
         self.binary, self.log = binary, work / "access.log"
         self.errors = work / "proxyd.err"
         self.file = work / "proxyd.toml"
         self.file.write_text(CONFIG.format(
-            log=self.log, source=PROXY_ADDRESS, cert=certificate, key=key, user=USER, password=PASSWORD))
+            log=self.log, source=PROXY_ADDRESS, cert=certificate, key=key, user=USER, password=PASSWORD,
+            simple_user=SIMPLE_USER, simple_password=SIMPLE_PASSWORD))
         self.read = 0
 
     async def start(self):
@@ -36,13 +44,15 @@ class Proxyd:
         self.addresses = dict(zip(self.LISTENERS, found))
 
     def _addresses(self):
-        return re.findall(r"^listening https? (\S+)\n", self.errors.read_text(), re.MULTILINE)
+        return re.findall(r"^listening \S+ (\S+)\n", self.errors.read_text(), re.MULTILINE)
 
     def url(self, listener, user=None, password=None):
-        """`http://USER:PASSWORD@ADDRESS`, as the environment variables of most clients have it."""
+        """`http://USER:PASSWORD@ADDRESS`, as the environment variables of most clients have it; with `socks5` for SOCKS."""
         address, scheme, login = self.addresses[listener], "http", ""
         if listener == "secure":
             scheme, address = "https", address.replace("127.0.0.1", "localhost")
+        elif listener in self.SOCKS:
+            scheme = "socks5"
         if user is not None:
             login = ":".join(urllib.parse.quote(word, safe="") for word in (user, password)) + "@"
         return f"{scheme}://{login}{address}"
@@ -87,7 +97,7 @@ timeout = "1s"
 
 [[source]]
 name = "visible"
-addresses = ["{source}"]
+addresses = ["{source}", "::1"]
 
 [[listener]]
 name = "open"
@@ -112,7 +122,34 @@ source = "visible"
 cert = "{cert}"
 key = "{key}"
 
+[[listener]]
+name = "socks"
+protocol = "socks"
+address = "127.0.0.1:0"
+auth = false
+source = "visible"
+
+[[listener]]
+name = "socks_login"
+protocol = "socks"
+address = "127.0.0.1:0"
+auth = true
+source = "visible"
+
+[[listener]]
+name = "auto"
+protocol = "auto"
+address = "127.0.0.1:0"
+auth = true
+source = "visible"
+cert = "{cert}"
+key = "{key}"
+
 [[user]]
 name = "{user}"
 password = "{password}"
+
+[[user]]
+name = "{simple_user}"
+password = "{simple_password}"
 """

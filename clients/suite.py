@@ -8,6 +8,7 @@ have reached the origin through proxyd, and must be in the access log as it was.
 
 import asyncio
 import collections
+import json
 import os
 import pathlib
 import random
@@ -20,7 +21,9 @@ import sys
 import time
 
 from origin import Origin
-from proxyd import PASSWORD, USER, Proxyd
+from datagrams import Datagrams
+from proxyd import PASSWORD, SIMPLE_PASSWORD, SIMPLE_USER, USER, Proxyd
+from socks_log import wrong_in_socks_log
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -36,7 +39,16 @@ KINDS = [
     ("agents.mjs", ("open", "login"), 5),
     ("ws.mjs", ("open", "login"), 1),
     ("git.py", ("open", "login"), 1),
-    ("chromium.py", ("open", "login", "secure"), 5),
+    ("chromium.py", ("open", "login", "secure", "socks"), 5),
+    ("curl_socks.py", ("socks", "socks_login", "auto"), 2),
+    ("py_pysocks.py", ("socks", "socks_login", "auto"), 5),
+    ("py_aiohttp_socks.py", ("socks", "socks_login", "auto"), 5),
+    ("py_httpx_socks.py", ("socks", "socks_login"), 5),
+    ("socks_agent.mjs", ("socks", "socks_login", "auto"), 5),
+    ("proxychains.py", ("socks", "socks_login"), 2),
+    ("ncat.py", ("socks", "socks_login", "auto"), 1),
+    ("py_dns.py", ("socks", "socks_login", "auto"), 1),
+    ("py_quic.py", ("socks", "socks_login", "auto"), 1),
 ]
 
 
@@ -50,11 +62,13 @@ class Suite:
         context.load_cert_chain(certificate, key)
         context.set_alpn_protocols(["http/1.1"])
         self.origin = Origin(work, context)
+        self.datagrams = Datagrams(certificate, key)
         self.proxyd = Proxyd(binary, work, certificate, key)
         self.title, self.passed, self.failed, self.told = "suite", 0, [], time.monotonic()
 
     async def run(self, names):
         await self.origin.start()
+        await self.datagrams.start()
         try:
             await self.proxyd.start()
             at_rest = self.proxyd.descriptors()
@@ -69,6 +83,7 @@ class Suite:
                 lambda: difference(self.proxyd.descriptors(), at_rest)))
         finally:
             status = await self.proxyd.stop()
+            self.datagrams.stop()
         self.tell("proxyd ends in order", "" if status == 0 else f"with status {status}")
         errors = [line for line in self.proxyd.errors.read_text().splitlines() if re.search(" (WARN|ERROR) |panic", line)]
         self.tell("proxyd has nothing to complain of", "; ".join(errors[:5]))
@@ -77,7 +92,9 @@ class Suite:
 
     async def client(self, program, listener, reuse):
         self.origin.forget()
+        self.datagrams.forget()
         self.proxyd.forget()
+        self.expected = None
         self.title = f"{program.partition('.')[0]}, {listener}"
         started = time.monotonic()
         log = self.work / "logs" / f"{program}-{listener}.txt"
@@ -89,10 +106,10 @@ class Suite:
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=errors, start_new_session=True)
         try:
             async with asyncio.timeout(PROGRAM_SECONDS):
-                cases = [self.line(line) async for line in process.stdout]
+                cases = [self.line(line) async for line in process.stdout if not self.takes_expected(line)]
                 status = await process.wait()
             expected = 1 if any(not good for good in cases) else 0
-            problem = "" if status == expected and cases else f"exit status {status} after {len(cases)} cases; see {log}"
+            problem = "" if status == expected and cases and self.expected is not None else f"exit status {status} after {len(cases)} cases; see {log}"
         except TimeoutError:
             problem = f"not done after {PROGRAM_SECONDS} s; see {log}"
         finally:
@@ -101,8 +118,15 @@ class Suite:
             print(log.read_text(errors="replace")[-3000:])
         self.tell("program ends", problem)
         await self.case("log and origin agree", self.settled(lambda: self.disagreement(listener)))
-        self.tell("connections are kept", difference_below(self.busiest(), reuse))
+        self.tell("connections are kept", difference_below(self.busiest(listener), reuse))
         print(f"   {self.title}: {time.monotonic() - started:.1f} s, {self.counts()}", flush=True)
+
+    def takes_expected(self, line):
+        """Keeps what a program says last: what it expects to find in the access log, beside its connections."""
+        if not line.startswith(b"expected "):
+            return False
+        self.expected = json.loads(line.partition(b" ")[2])
+        return True
 
     def line(self, line):
         """Passes on what a program says of one case: `ok NAME` or `FAILED NAME: WHY`."""
@@ -126,7 +150,7 @@ class Suite:
 
     def environment(self, listener):
         kept = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)}
-        asks = listener != "open"
+        asks = listener not in Proxyd.UNASKED
         url = self.proxyd.url
         return kept | {
             "LISTENER": listener,
@@ -135,9 +159,14 @@ class Suite:
             "PROXY_WRONG": url(listener, USER, "guessed") if asks else "",
             "PROXY_USER": USER if asks else "",
             "PROXY_PASSWORD": PASSWORD if asks else "",
+            "PROXY_SIMPLE_USER": SIMPLE_USER if asks else "",
+            "PROXY_SIMPLE_PASSWORD": SIMPLE_PASSWORD if asks else "",
             "PLAIN": self.origin.urls["plain"],
             "TUNNEL": self.origin.urls["tunnel"],
             "TLS": self.origin.urls["tls"],
+            "IPV6": self.origin.urls["ipv6"],
+            "DNS": self.datagrams.dns_address,
+            "QUIC": self.datagrams.quic_address,
             "REFUSED": REFUSED,
             "CA": str(self.work / "ca.pem"),
             "CERTIFICATE": str(self.certificate),
@@ -153,10 +182,13 @@ class Suite:
 
     def disagreement(self, listener):
         """What is wrong with the access log, or with the way on which requests came; nothing if all is well."""
-        if self.origin.violations:
-            return "; ".join(self.origin.violations[:5])
+        if violations := self.origin.violations + self.datagrams.violations:
+            return "; ".join(violations[:5])
         # Lines are written up to a quarter of a second late: those of another listener are of the program before.
         lines = [line for line in self.proxyd.lines() if line["service"] == listener]
+        if listener in Proxyd.SOCKS:
+            users = (None,) if listener in Proxyd.UNASKED else (USER, SIMPLE_USER)
+            return wrong_in_socks_log(lines, users, REFUSED, self.expected or {}, self.origin, self.datagrams)
         user = None if listener == "open" else USER
         for line in lines:
             if line["user"] != user and line["end"] != "challenged":
@@ -167,13 +199,16 @@ class Suite:
 
     def forwarded(self, lines):
         base = self.origin.urls["plain"]
+        # A browser asks for it on its own, and drops the question when it ends.
+        lines = [line for line in lines if line["target"] != f"{base}/favicon.ico"]
         logged = collections.Counter(
             (line["method"], line["target"].removeprefix(base), line["status"])
             for line in lines if (line["target"] or "").startswith(base) and line["end"] != "challenged")
         broken = [line for line in lines if (line["target"] or "").startswith(base) and line["end"] not in WELL_ENDED]
         if broken:
             return f"not ended in order: {broken[:3]}"
-        arrived = collections.Counter(request[1:] for request in self.origin.arrived["plain"].requests)
+        arrived = collections.Counter(request[1:] for request in self.origin.arrived["plain"].requests
+                                      if request[2] != "/favicon.ico")
         if logged != arrived:
             return f"only in the log: {list(logged - arrived)[:5]}; only at the origin: {list(arrived - logged)[:5]}"
         return ""
@@ -188,8 +223,12 @@ class Suite:
                 return f"{logged} tunnels to {port} in the log, {arrived} at the origin"
         return ""
 
-    def busiest(self):
+    def busiest(self, listener):
         """Exchanges of the busiest connection: of a client's in the log, and of a tunnel at the origin."""
+        if listener in Proxyd.SOCKS:
+            counters = [collections.Counter(request[0] for request in self.origin.arrived[port].requests)
+                        for port in ("plain", "tls")]
+            return min(max(counter.values(), default=1) for counter in counters)
         forwarded = collections.Counter(
             line["client"] for line in self.proxyd.lines() if line["method"] != "CONNECT" and line["status"] == 200)
         tunnelled = collections.Counter(request[0] for request in self.origin.arrived["tls"].requests)

@@ -5,15 +5,15 @@ import {createHash} from 'node:crypto';
 import {readFileSync} from 'node:fs';
 import {createRequire} from 'node:module';
 
-export const {PROXY, PROXY_PLAIN, PROXY_WRONG, PLAIN, TUNNEL, TLS, REFUSED, CA, WORK, LISTENER} = process.env;
-export const asks = LISTENER !== 'open';
+export const {PROXY, PROXY_PLAIN, PROXY_WRONG, PLAIN, TUNNEL, TLS, IPV6, REFUSED, CA, WORK, LISTENER} = process.env;
+export const asks = !['open', 'socks'].includes(LISTENER);
 export const ca = readFileSync(CA);
 export const small = readFileSync(`${WORK}/small`);
 export const big = readFileSync(`${WORK}/big`);
 // Unlike `import`, this looks into the folders of NODE_PATH.
 export const load = createRequire(import.meta.url);
 
-const names = {[PLAIN]: 'forwarded', [TUNNEL]: 'tunnel in clear', [TLS]: 'tunnel to TLS'};
+const names = {[PLAIN]: 'forwarded', [TUNNEL]: 'tunnel in clear', [TLS]: 'tunnel to TLS', [IPV6]: 'IPv6'};
 const digest = createHash('sha256').update(big).digest('hex');
 // On a machine that is busy; on an idle one no case takes longer than a second or two.
 const caseSeconds = 60;
@@ -66,6 +66,13 @@ export async function run(name, values, body) {
   }
 }
 
+// Tells the suite what the access log of a SOCKS listener has to have, exactly; the words are those of common.py.
+const expected = {};
+export function expect(what, count = 1) {
+  expected[what] = (expected[what] ?? 0) + count;
+}
+
 export function done() {
+  console.log(`expected ${JSON.stringify(expected)}`);
   process.exit(failed ? 1 : 0);
 }

@@ -4,6 +4,7 @@ A program defines functions with `@case` and ends with `run()`. A case that take
 """
 
 import asyncio
+import collections
 import hashlib
 import inspect
 import json
@@ -19,10 +20,12 @@ import traceback
 sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 LISTENER = os.environ["LISTENER"]
-ASKS = LISTENER != "open"
+ASKS = LISTENER not in ("open", "socks")
+SOCKS = LISTENER in ("socks", "socks_login", "auto")
 PROXY, PROXY_PLAIN, PROXY_WRONG = (os.environ[name] for name in ("PROXY", "PROXY_PLAIN", "PROXY_WRONG"))
 LOGIN = (os.environ["PROXY_USER"], os.environ["PROXY_PASSWORD"])
-PLAIN, TUNNEL, TLS = (os.environ[name] for name in ("PLAIN", "TUNNEL", "TLS"))
+SIMPLE_LOGIN = (os.environ["PROXY_SIMPLE_USER"], os.environ["PROXY_SIMPLE_PASSWORD"])
+PLAIN, TUNNEL, TLS, IPV6 = (os.environ[name] for name in ("PLAIN", "TUNNEL", "TLS", "IPV6"))
 REFUSED = os.environ["REFUSED"]
 CA, CERTIFICATE = os.environ["CA"], os.environ["CERTIFICATE"]
 WORK = pathlib.Path(os.environ["WORK"])
@@ -30,6 +33,7 @@ SMALL, BIG = (WORK / "small").read_bytes(), (WORK / "big").read_bytes()
 UPLOADED = hashlib.sha256(BIG).hexdigest()
 
 CASES = []
+EXPECTED = collections.Counter()
 
 
 def case(*values, only=True):
@@ -38,7 +42,9 @@ def case(*values, only=True):
         for value in chosen:
             if only:
                 title = function.__name__.replace("_", " ")
-                CASES.append((f"{title}, {NAMES.get(value, value)}" if chosen != [None] else title, function, value))
+                words = value if isinstance(value, tuple) else (value,)
+                named = ", ".join([title, *[str(NAMES.get(word, word)) for word in words]])
+                CASES.append((named if chosen != [None] else title, function, value))
         return function
     if len(values) == 1 and callable(values[0]):
         chosen = [None]
@@ -75,6 +81,13 @@ def trust():
     return ssl.create_default_context(cafile=CA)
 
 
+def expect(what, count=1):
+    """Tells the suite what the access log of a SOCKS listener has to have, exactly: `refused` connections, refused logins
+    (`login-STATUS`), targets told by `name`, `associate`d sockets, and bytes sent `elsewhere` than to the origin.
+    `None` in `EXPECTED` is any number."""
+    EXPECTED[what] += count
+
+
 def command(*arguments, status=0, folder=None, **variables):
     """Runs a program, checks its exit status, and returns what it printed and complained of."""
     done = subprocess.run(arguments, cwd=folder or tempfile.mkdtemp(dir=WORK), env=os.environ | variables,
@@ -92,6 +105,7 @@ def run():
         problem = outcome(function, value)
         failed = failed or bool(problem)
         print(f"FAILED {name}: {problem}" if problem else f"ok {name}", flush=True)
+    print("expected", json.dumps(EXPECTED), flush=True)
     sys.exit(1 if failed else 0)
 
 
@@ -116,4 +130,4 @@ def too_long(*_):
 
 # On a machine that is busy; on an idle one no case takes longer than a second or two.
 CASE_SECONDS = 60
-NAMES = {PLAIN: "forwarded", TUNNEL: "tunnel in clear", TLS: "tunnel to TLS"}
+NAMES = {PLAIN: "forwarded", TUNNEL: "tunnel in clear", TLS: "tunnel to TLS", IPV6: "IPv6"}
