@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use proxy_core::{ConnectError, ConnectErrorKind, Host, Target};
@@ -108,18 +109,35 @@ fn roots(
     }
 }
 
-/// Has the cryptography seed itself on a thread of its own: that takes 50 ms or
+/// The cryptography seeding itself on a thread of its own: that takes 50 ms or
 /// more, which the first handshake would take from all clients of its worker.
-pub(crate) fn gather_entropy() {
-    let seed = || {
-        proxy_tls::provider(PostQuantum::Omit)
-            .secure_random
-            .fill(&mut [0])
-    };
-    // Without a thread, or without entropy, the first handshake sees to it.
-    let _ = std::thread::Builder::new()
-        .name("entropy".into())
-        .spawn(move || drop(seed()));
+///
+/// Dropped, it waits for the end of that: what a process frees when it exits must
+/// not be in use.
+#[derive(Debug)]
+pub(crate) struct Seeding(Option<JoinHandle<()>>);
+
+impl Seeding {
+    pub(crate) fn begin() -> Self {
+        let seed = || {
+            proxy_tls::provider(PostQuantum::Omit)
+                .secure_random
+                .fill(&mut [0])
+        };
+        // Without a thread, or without entropy, the first handshake sees to it.
+        let thread = thread::Builder::new()
+            .name("entropy".into())
+            .spawn(move || drop(seed()));
+        Self(thread.ok())
+    }
+}
+
+impl Drop for Seeding {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.take() {
+            let _ = thread.join();
+        }
+    }
 }
 
 /// How a worker speaks TLS with origins.

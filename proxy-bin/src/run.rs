@@ -20,7 +20,7 @@ use crate::gate::Limit;
 use crate::log::{Handle, Writer};
 use crate::name_files::NameFiles;
 use crate::nofile;
-use crate::origin_tls::{self, Trust};
+use crate::origin_tls::{Seeding, Trust};
 use crate::own::OwnAddresses;
 use crate::parents::{self, Ways};
 use crate::plan::{Listening, Plan};
@@ -110,9 +110,7 @@ pub(crate) fn run(config: Config, files: Files, users: Table) -> Result<(), Vec<
         config: Arc::new(config),
     };
     let relays_speak_tls = shared.places.iter().any(|place| place.trust.is_some());
-    if shared.trust.is_some() || relays_speak_tls {
-        origin_tls::gather_entropy();
-    }
+    let seeding = (shared.trust.is_some() || relays_speak_tls).then(Seeding::begin);
     let workers = start_workers(&shared, plan.sockets, log, tell)?;
     // Standard output belongs to the access log. Nobody may be listening.
     let _ = io::stderr().write_all(banner.as_bytes());
@@ -135,6 +133,7 @@ pub(crate) fn run(config: Config, files: Files, users: Table) -> Result<(), Vec<
     let end = runtime.block_on(signals.run_until(life.attend()));
     // The process may end without a drop.
     drop(plan.files);
+    drop(seeding);
     if let Some(writer) = writer {
         writer.finish(match end {
             End::Cut(_) => CUT_PATIENCE,

@@ -181,6 +181,15 @@ fn a_second_signal_ends_the_process_at_once() {
     }
 }
 
+/// What the cryptography still does on a thread of its own is in nobody's way.
+#[test]
+fn one_that_is_stopped_at_once_ends_well() {
+    for _ in 0..20 {
+        let stopped = Proxyd::http(&[]).stop();
+        assert!(stopped.status.success(), "{stopped}");
+    }
+}
+
 #[test]
 fn a_hangup_ends_nothing() {
     let origin = Origin::page("ok");
