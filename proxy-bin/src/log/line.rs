@@ -155,12 +155,18 @@ fn push_target(out: &mut Vec<u8>, report: &Report<'_>, escapes: &Escapes) {
     }
     // Of a target, only a name holds what a client chose, and its letters are
     // checked where it is parsed; still, nothing here relies on it.
-    match target.host {
-        proxy_core::Host::Name(name) => push_escaped(out, name, escapes),
-        proxy_core::Host::Ip(ip) => push_ip(out, ip, true),
-    }
+    let is_ip = match target.host {
+        proxy_core::Host::Name(name) => {
+            push_escaped(out, name, escapes);
+            false
+        }
+        proxy_core::Host::Ip(ip) => {
+            push_ip(out, ip, true);
+            true
+        }
+    };
     // A Unix socket has none.
-    if target.port != 0 {
+    if is_ip || target.port != 0 {
         out.push(b':');
         push_number(out, target.port.into());
     }
