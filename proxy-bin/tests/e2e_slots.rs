@@ -117,7 +117,9 @@ fn returns(toml: &str, reason: &str, end: impl Fn(Passing) + Sync) {
         });
     }
     drop(stage.full());
-    let lines = stage.finish();
+    let mut lines = stage.finish();
+    // An attempt that came too early may have had the same port.
+    lines.retain(|line| line.text("end") != "busy");
     for client in clients {
         assert_eq!(LogLine::of(&client, &lines).text("end"), reason);
     }
