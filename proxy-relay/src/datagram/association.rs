@@ -4,16 +4,19 @@ use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use bytes::BytesMut;
 use proxy_core::{ConnectError, End, Peer, Stop, Target, TargetBuf};
 use tokio::io::ReadBuf;
-use tokio::net::UdpSocket;
 
 use super::associations::Place;
+use super::batch::{self, Datagram, Outbox, Room, Sent, Way};
 use super::lookups::Lookups;
+use super::socket::Socket;
 use super::table::{Found, Table};
-use super::upstreams::{Upstreams, send};
+use super::upstreams::{Upstream, Upstreams};
 use super::{AssociationReport, Associations, Framing, Passage, canonical};
 use crate::deadline::{Deadline, Expired, Tick, Ticks};
 use crate::{Buffers, RelayOptions, Transport, lend};
@@ -61,7 +64,7 @@ use crate::{Buffers, RelayOptions, Transport, lend};
 /// ```
 #[derive(Debug)]
 pub struct Association<W> {
-    front: UdpSocket,
+    front: Arc<Socket>,
     local: SocketAddr,
     told: SocketAddr,
     client: IpAddr,
@@ -169,6 +172,9 @@ impl<W: Framing> Association<W> {
             upstreams: Upstreams::default(),
             table: Table::new(MOST_TARGETS),
             lookups: Lookups::default(),
+            latest: None,
+            heard: None,
+            head: BytesMut::new(),
             report: AssociationReport::new(),
         };
         running.renew();
@@ -190,7 +196,7 @@ pub enum AssociationError {
 }
 
 struct Running<'w, W, A, F> {
-    front: UdpSocket,
+    front: Arc<Socket>,
     /// Whose datagrams are taken.
     from: (IpAddr, Option<u16>),
     framing: &'w W,
@@ -204,7 +210,23 @@ struct Running<'w, W, A, F> {
     upstreams: Upstreams,
     table: Table,
     lookups: Lookups<F>,
+    /// Where the last datagram went, which the next one mostly does as well.
+    latest: Option<Latest>,
+    /// Whose answer was the last to be expected.
+    heard: Option<(SocketAddr, usize, Tick)>,
+    /// Room for what stands before a payload.
+    head: BytesMut,
     report: AssociationReport,
+}
+
+/// A verdict at hand.
+#[derive(Debug)]
+struct Latest {
+    target: TargetBuf,
+    passage: Passage,
+    upstream: usize,
+    /// It is good for this tick only.
+    tick: Tick,
 }
 
 impl<W, A, F> Running<'_, W, A, F>
@@ -221,10 +243,14 @@ where
             return Poll::Ready(end);
         }
         let before = self.report.sent + self.report.received;
-        self.pull_client(cx);
-        self.pull_answers(cx);
-        // Last, since new sockets have to be listened to.
-        self.pull_upstreams(cx);
+        batch::lend(|room| {
+            self.pull_client(cx, room);
+            self.pull_answers(cx, &mut room.outbox);
+            // Last, since new sockets have to be listened to.
+            for upstream in 0..self.upstreams.len() {
+                self.pull_upstream(cx, upstream, room);
+            }
+        });
         if self.report.sent + self.report.received > before {
             self.renew();
             self.place.touch();
@@ -232,38 +258,50 @@ where
         Poll::Pending
     }
 
-    fn pull_client(&mut self, cx: &mut Context<'_>) {
-        lend(|Buffers { read, .. }| {
-            for _ in 0..BURST {
-                let mut buf = ReadBuf::new(&mut read[..DATAGRAM]);
-                match self.front.poll_recv_from(cx, &mut buf) {
-                    Poll::Pending => return,
-                    Poll::Ready(Ok(from)) => self.carry_up(cx, from, buf.filled()),
-                    // It tells of a datagram sent before, not of the socket.
-                    Poll::Ready(Err(_)) => {}
+    fn pull_client(&mut self, cx: &mut Context<'_>, room: &mut Room) {
+        let Room { inbox, outbox } = room;
+        for _ in 0..BATCHES {
+            match inbox.poll_fill(cx, &self.front) {
+                Poll::Pending => return,
+                Poll::Ready(Ok(())) => {
+                    for datagram in inbox.datagrams() {
+                        self.carry_up(cx, datagram, outbox);
+                    }
+                    self.credit_up(outbox.flush());
                 }
+                // It tells of a datagram sent before, not of the socket.
+                Poll::Ready(Err(_)) => {}
             }
-            // There may be more; others first.
-            cx.waker().wake_by_ref();
-        });
+        }
+        // There may be more; others first.
+        cx.waker().wake_by_ref();
     }
 
-    fn carry_up(&mut self, cx: &mut Context<'_>, from: SocketAddr, datagram: &[u8]) {
-        if !self.is_of_client(from) {
+    fn carry_up(&mut self, cx: &mut Context<'_>, datagram: Datagram<'_>, outbox: &mut Outbox) {
+        if !self.is_of_client(datagram.from) {
             self.report.drops.strangers += 1;
             return;
         }
-        let opened = self.framing.open(datagram);
+        let opened = self.framing.open(datagram.bytes);
         let Some((target, payload)) = opened.filter(|(target, _)| target.port != 0) else {
             self.report.drops.malformed += 1;
             return;
         };
-        self.client = Some(from);
-        match self.table.find(target, self.deadline.now()) {
-            Found::Ask(last) => self.ask(cx, target.into(), last, payload),
+        self.client = Some(datagram.from);
+        let now = self.deadline.now();
+        if let Some(latest) = &self.latest
+            && latest.tick == now
+            && latest.target.as_target() == target
+        {
+            let sent = self.push_up(latest, payload, outbox);
+            self.credit_up(sent);
+            return;
+        }
+        match self.table.find(target, now) {
+            Found::Ask(last) => self.ask(cx, target.into(), last, payload, outbox),
             Found::Asked => self.keep(target, payload),
             Found::Refused => self.report.drops.refused += 1,
-            Found::Send(passage) => self.send_up(&passage, payload),
+            Found::Send(passage) => self.send_up(target, passage, &[payload], outbox),
         }
     }
 
@@ -274,6 +312,7 @@ where
         target: TargetBuf,
         last: Option<SocketAddr>,
         payload: &[u8],
+        outbox: &mut Outbox,
     ) {
         if !self.lookups.has_room() {
             self.table.forget(&target);
@@ -282,7 +321,7 @@ where
         }
         let mut answer = Box::pin((self.admit)(target.clone(), last));
         if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
-            self.settle(&target, answer, &[payload]);
+            self.settle(&target, answer, &[payload], outbox);
             return;
         }
         self.lookups.add(target.clone(), answer);
@@ -295,10 +334,11 @@ where
         }
     }
 
-    fn pull_answers(&mut self, cx: &mut Context<'_>) {
+    fn pull_answers(&mut self, cx: &mut Context<'_>, outbox: &mut Outbox) {
         while let Poll::Ready(answered) = self.lookups.poll(cx) {
-            self.settle(&answered.target, answered.answer, &answered.waiting);
+            self.settle(&answered.target, answered.answer, &answered.waiting, outbox);
         }
+        self.credit_up(outbox.flush());
     }
 
     fn settle(
@@ -306,56 +346,85 @@ where
         target: &TargetBuf,
         answer: Result<Passage, ConnectError>,
         payloads: &[impl AsRef<[u8]>],
+        outbox: &mut Outbox,
     ) {
         let answer = answer.map(|passage| Passage {
             address: canonical(passage.address),
             ..passage
         });
-        self.table.settle(target, answer, self.deadline.now());
-        for payload in payloads {
-            match &answer {
-                Ok(passage) => self.send_up(passage, payload.as_ref()),
-                Err(_) => self.report.drops.refused += 1,
-            }
+        self.table
+            .settle(target, answer.clone(), self.deadline.now());
+        match answer {
+            Ok(passage) => self.send_up(target.as_target(), passage, payloads, outbox),
+            Err(_) => self.report.drops.refused += count(payloads.len()),
         }
     }
 
-    fn send_up(&mut self, passage: &Passage, payload: &[u8]) {
-        match self.try_send_up(passage, payload) {
-            Ok(()) => {
-                self.report.up += length(payload);
-                self.report.sent += 1;
-            }
-            Err(_) => self.report.drops.unsent += 1,
-        }
-    }
-
-    fn try_send_up(&mut self, passage: &Passage, payload: &[u8]) -> io::Result<()> {
-        let (upstream, new) = self.upstreams.open(passage)?;
+    fn send_up(
+        &mut self,
+        target: Target<'_>,
+        passage: Passage,
+        payloads: &[impl AsRef<[u8]>],
+        outbox: &mut Outbox,
+    ) {
+        let Ok((upstream, new)) = self.upstreams.open(&passage) else {
+            self.report.drops.unsent += count(payloads.len());
+            return;
+        };
         if let Some(local) = new {
             self.place.owns(local);
         }
-        self.upstreams.send(upstream, payload, passage.address)?;
         self.table.sent(passage.address, upstream);
-        Ok(())
+        let latest = Latest {
+            target: target.into(),
+            passage,
+            upstream,
+            tick: self.deadline.now(),
+        };
+        for payload in payloads {
+            let sent = self.push_up(&latest, payload.as_ref(), outbox);
+            self.credit_up(sent);
+        }
+        self.latest = Some(latest);
     }
 
-    fn pull_upstreams(&mut self, cx: &mut Context<'_>) {
-        lend(|buffers| {
-            for upstream in 0..self.upstreams.len() {
-                self.pull_upstream(cx, upstream, buffers);
+    fn push_up(&self, to: &Latest, payload: &[u8], outbox: &mut Outbox) -> Sent {
+        let Some(upstream) = self.upstreams.get(to.upstream) else {
+            return Sent::default();
+        };
+        let way = Way {
+            to: to.passage.address,
+            from: None,
+        };
+        match &upstream.carrier {
+            None => outbox.push(&upstream.socket, way, b"", payload),
+            Some(carrier) => {
+                let mut head = BytesMut::new();
+                carrier.seal(to.target.as_target(), &mut head);
+                outbox.push(&upstream.socket, way, &head, payload)
             }
-        });
+        }
     }
 
-    fn pull_upstream(&mut self, cx: &mut Context<'_>, upstream: usize, buffers: &mut Buffers) {
-        for _ in 0..BURST {
-            let mut buf = ReadBuf::new(&mut buffers.read[HEADROOM..HEADROOM + DATAGRAM]);
-            match self.upstreams.poll_recv(cx, upstream, &mut buf) {
+    fn credit_up(&mut self, sent: Sent) {
+        self.report.up += sent.bytes;
+        self.report.sent += sent.datagrams;
+        self.report.drops.unsent += sent.unsent;
+    }
+
+    fn pull_upstream(&mut self, cx: &mut Context<'_>, at: usize, room: &mut Room) {
+        let Some(upstream) = self.upstreams.get(at).cloned() else {
+            return;
+        };
+        let Room { inbox, outbox } = room;
+        for _ in 0..BATCHES {
+            match inbox.poll_fill(cx, &upstream.socket) {
                 Poll::Pending => return,
-                Poll::Ready(Ok(from)) => {
-                    let length = buf.filled().len();
-                    self.carry_down(canonical(from), upstream, length, buffers);
+                Poll::Ready(Ok(())) => {
+                    for datagram in inbox.datagrams() {
+                        self.carry_down(&upstream, at, datagram, outbox);
+                    }
+                    self.credit_down(outbox.flush());
                 }
                 // Some earlier datagram was not delivered.
                 Poll::Ready(Err(_)) => {}
@@ -364,37 +433,53 @@ where
         cx.waker().wake_by_ref();
     }
 
-    /// Passes on the payload of `length` bytes that lies behind the headroom.
     fn carry_down(
         &mut self,
-        from: SocketAddr,
-        upstream: usize,
-        length: usize,
-        buffers: &mut Buffers,
+        upstream: &Upstream,
+        at: usize,
+        datagram: Datagram<'_>,
+        outbox: &mut Outbox,
     ) {
-        let expected = self.table.expects(from, upstream, self.deadline.now());
-        let Some(client) = self.client.filter(|_| expected) else {
+        let is_expected = self.is_expected(datagram.from, at);
+        let Some(client) = self.client.filter(|_| is_expected) else {
             self.report.drops.strangers += 1;
             return;
         };
-        let Buffers { read, write } = buffers;
-        write.clear();
-        self.framing.seal(from, write);
-        // The header is put before the payload, which then need not be moved.
-        let sent = match HEADROOM.checked_sub(write.len()) {
-            Some(start) => {
-                read[start..HEADROOM].copy_from_slice(write);
-                send(&self.front, &read[start..HEADROOM + length], client)
-            }
-            None => Err(io::ErrorKind::InvalidData.into()),
+        let opened = match &upstream.carrier {
+            None => Some((datagram.from, datagram.bytes)),
+            Some(carrier) => carrier.open(datagram.bytes),
         };
-        match sent {
-            Ok(()) => {
-                self.report.down += u64::try_from(length).unwrap_or(u64::MAX);
-                self.report.received += 1;
-            }
-            Err(_) => self.report.drops.unsent += 1,
+        let Some((from, payload)) = opened else {
+            self.report.drops.malformed += 1;
+            return;
+        };
+        self.head.clear();
+        self.framing.seal(canonical(from), &mut self.head);
+        let way = Way {
+            to: client,
+            from: None,
+        };
+        let sent = outbox.push(&self.front, way, &self.head, payload);
+        self.credit_down(sent);
+    }
+
+    fn credit_down(&mut self, sent: Sent) {
+        self.report.down += sent.bytes;
+        self.report.received += sent.datagrams;
+        self.report.drops.unsent += sent.unsent;
+    }
+
+    fn is_expected(&mut self, from: SocketAddr, upstream: usize) -> bool {
+        let now = self.deadline.now();
+        let this = (from, upstream, now);
+        if self.heard == Some(this) {
+            return true;
         }
+        let is_expected = self.table.expects(from, upstream, now);
+        if is_expected {
+            self.heard = Some(this);
+        }
+        is_expected
     }
 
     /// The client's address is known; which of its ports it is, the first valid
@@ -443,20 +528,17 @@ fn poll_control<S: Transport + ?Sized>(cx: &mut Context<'_>, control: &mut S) ->
     })
 }
 
-fn length(payload: &[u8]) -> u64 {
-    u64::try_from(payload.len()).unwrap_or(u64::MAX)
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
 }
-
-/// No datagram is longer: its length is a number of 16 bits (RFC 768).
-const DATAGRAM: usize = 65_535;
-
-/// Room for a header before a payload.
-const HEADROOM: usize = 64;
 
 /// Read at once from the control connection.
 const CONTROL: usize = 4096;
 
-/// Datagrams of one socket in one go.
+/// Reads of the control connection in one go.
 const BURST: usize = 32;
+
+/// Batches of datagrams of one socket in one go.
+const BATCHES: usize = 2;
 
 const MOST_TARGETS: usize = 512;

@@ -9,10 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use proxy_core::{End, Stop};
-use tokio::net::UdpSocket;
 use tokio::time::Instant;
 
-use super::upstreams::bind;
+use super::socket::Socket;
 
 /// Caps associations, per client and in all, and knows the addresses of their
 /// sockets.
@@ -107,13 +106,13 @@ impl Associations {
     ///
     /// # Errors
     /// `AddrInUse` if a thousand ports of the range, or all of them, are taken.
-    pub(super) fn bind(&self, ip: IpAddr) -> io::Result<UdpSocket> {
+    pub(super) fn bind(&self, ip: IpAddr) -> io::Result<Arc<Socket>> {
         let (first, last) = self.ports;
         let count = u32::from(last.saturating_sub(first)) + 1;
         for _ in 0..count.min(MOST_TRIED) {
             let turn = self.lock().next_port() % count;
             let port = first.saturating_add(u16::try_from(turn).unwrap_or(0));
-            match bind(SocketAddr::new(ip, port)) {
+            match Socket::bind(SocketAddr::new(ip, port)) {
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
                 bound => return bound,
             }

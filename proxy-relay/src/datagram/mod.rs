@@ -2,17 +2,22 @@
 
 mod association;
 mod associations;
+mod batch;
+mod carrier;
 mod lookups;
+mod socket;
 mod table;
 mod upstreams;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use bytes::BytesMut;
 use proxy_core::{End, Target};
 
 pub use association::{Association, AssociationError};
 pub use associations::Associations;
+pub use carrier::Carrier;
 
 /// How datagrams look between a client and the proxy.
 ///
@@ -29,14 +34,17 @@ pub trait Framing {
 
 /// The way of the datagrams to one target, as policy has judged it.
 ///
-/// Exhaustive on purpose, so that anybody can make one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// Exhaustive on purpose, so that anybody can make one. Two with carriers are
+/// equal if they share the carrier.
+#[derive(Clone, Debug)]
 pub struct Passage {
-    /// The very address that was judged.
+    /// The very address that was judged, or that of the carrier.
     pub address: SocketAddr,
     /// The address, of the same family, to send from; `None` leaves it to the
     /// system.
     pub source: Option<IpAddr>,
+    /// The proxy at that address; `None` if it is the target's own.
+    pub carrier: Option<Arc<dyn Carrier>>,
 }
 
 impl Passage {
@@ -44,11 +52,8 @@ impl Passage {
     /// sent. Between several addresses of a name this stands in for the attempt
     /// to connect, which datagrams do not make.
     pub fn has_route(&self) -> bool {
-        let any = match self.address {
-            SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        };
-        let socket = upstreams::bind_blocking(SocketAddr::new(self.source.unwrap_or(any), 0));
+        let any = upstreams::any(self.address.is_ipv6());
+        let socket = socket::bind_blocking(SocketAddr::new(self.source.unwrap_or(any), 0));
         socket.is_ok_and(|socket| socket.connect(&self.address.into()).is_ok())
     }
 }
@@ -59,9 +64,20 @@ impl From<SocketAddr> for Passage {
         Self {
             address,
             source: None,
+            carrier: None,
         }
     }
 }
+
+impl PartialEq for Passage {
+    fn eq(&self, other: &Self) -> bool {
+        self.address == other.address
+            && self.source == other.source
+            && upstreams::is_same(self.carrier.as_ref(), other.carrier.as_ref())
+    }
+}
+
+impl Eq for Passage {}
 
 /// What an [`Association`] came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

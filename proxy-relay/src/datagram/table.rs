@@ -27,7 +27,7 @@ pub(super) struct Table {
 }
 
 /// What is to be done with a datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found {
     /// Policy is to be asked, and told the address that is in use, if it is.
     Ask(Option<SocketAddr>),
@@ -43,11 +43,18 @@ struct Known {
     used: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Verdict {
     passage: Option<Passage>,
     since: Tick,
     keep: Ticks,
+}
+
+impl Verdict {
+    fn holds(&self, now: Tick) -> bool {
+        let carrier = self.passage.as_ref().and_then(|way| way.carrier.as_ref());
+        self.since.age(now) < self.keep && carrier.is_none_or(|carrier| carrier.is_open())
+    }
 }
 
 /// An address that was sent to.
@@ -89,15 +96,15 @@ impl Table {
             return Found::Ask(None);
         };
         known.used = self.uses;
-        match known.verdict {
+        match &known.verdict {
             None => Found::Asked,
-            Some(verdict) if verdict.since.age(now) < verdict.keep => match verdict.passage {
-                Some(passage) => Found::Send(passage),
+            Some(verdict) if verdict.holds(now) => match &verdict.passage {
+                Some(passage) => Found::Send(passage.clone()),
                 None => Found::Refused,
             },
-            Some(verdict) => {
-                known.verdict = None;
-                Found::Ask(self.in_use(&verdict, now))
+            Some(_) => {
+                let last = known.verdict.take();
+                Found::Ask(last.and_then(|verdict| self.in_use(&verdict, now)))
             }
         }
     }
@@ -165,7 +172,9 @@ impl Table {
     /// The address of a verdict, if somebody there has answered lately: then the
     /// target is not to move elsewhere in the middle of a conversation.
     fn in_use(&self, verdict: &Verdict, now: Tick) -> Option<SocketAddr> {
-        let address = verdict.passage?.address;
+        let passage = verdict.passage.as_ref()?;
+        // A carrier chooses by itself.
+        let address = passage.carrier.is_none().then_some(passage.address)?;
         let heard = self.peers.get(&plain(address))?.heard?;
         (heard.age(now) < KEEP.into()).then_some(address)
     }
@@ -229,12 +238,12 @@ mod tests {
         assert_eq!(table.find(a, now), Found::Asked);
         // Port and name both count.
         assert_eq!(table.find(target("a.test:8"), now), Found::Ask(None));
-        settle(&mut table, "a.test:7", Ok(passage), now);
-        assert_eq!(table.find(a, now), Found::Send(passage));
+        settle(&mut table, "a.test:7", Ok(passage.clone()), now);
+        assert_eq!(table.find(a, now), Found::Send(passage.clone()));
         assert_eq!(table.find(target("a.test:8"), now), Found::Asked);
 
         let now = later(KEEP - Duration::from_secs(1)).await;
-        assert_eq!(table.find(a, now), Found::Send(passage));
+        assert_eq!(table.find(a, now), Found::Send(passage.clone()));
         let now = later(Duration::from_secs(1)).await;
         assert_eq!(table.find(a, now), Found::Ask(None), "nobody answered");
         settle(
@@ -263,13 +272,13 @@ mod tests {
         let now = Tick::now();
         let (a, passage) = (target("a.test:7"), Passage::from(address(7)));
         assert_eq!(table.find(a, now), Found::Ask(None));
-        settle(&mut table, "a.test:7", Ok(passage), now);
+        settle(&mut table, "a.test:7", Ok(passage.clone()), now);
         table.sent(address(7), 0);
         let now = later(KEEP / 2).await;
         assert!(table.expects(address(7), 0, now));
         let now = later(KEEP / 2).await;
         assert_eq!(table.find(a, now), Found::Ask(Some(address(7))));
-        settle(&mut table, "a.test:7", Ok(passage), now);
+        settle(&mut table, "a.test:7", Ok(passage.clone()), now);
         let now = later(KEEP).await;
         assert_eq!(table.find(a, now), Found::Ask(None), "silent since");
     }

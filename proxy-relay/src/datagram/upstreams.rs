@@ -2,24 +2,47 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::task::{Context, Poll};
+use std::sync::Arc;
 
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use tokio::io::ReadBuf;
-use tokio::net::UdpSocket;
+use super::socket::Socket;
+use super::{Carrier, Passage};
 
-use super::Passage;
-
-/// One socket for each family and source address in use, opened when first
-/// needed.
+/// One socket for each family, source address and carrier in use, opened when
+/// first needed.
 #[derive(Debug, Default)]
 pub(super) struct Upstreams(Vec<Upstream>);
 
-#[derive(Debug)]
-struct Upstream {
+#[derive(Clone, Debug)]
+pub(super) struct Upstream {
     source: Option<IpAddr>,
     is_v6: bool,
-    socket: UdpSocket,
+    pub(super) carrier: Option<Arc<dyn Carrier>>,
+    pub(super) socket: Arc<Socket>,
+}
+
+impl Upstream {
+    /// # Errors
+    /// Those of the system.
+    pub(super) fn open(passage: &Passage) -> io::Result<Self> {
+        let is_v6 = passage.address.is_ipv6();
+        Ok(Self {
+            source: passage.source,
+            is_v6,
+            carrier: passage.carrier.clone(),
+            socket: Socket::bind(SocketAddr::new(passage.source.unwrap_or(any(is_v6)), 0))?,
+        })
+    }
+
+    fn suits(&self, passage: &Passage) -> bool {
+        self.is_v6 == passage.address.is_ipv6()
+            && self.source == passage.source
+            && is_same(self.carrier.as_ref(), passage.carrier.as_ref())
+    }
+
+    fn is_closed(&self) -> bool {
+        let carrier = self.carrier.as_ref();
+        carrier.is_some_and(|carrier| !carrier.is_open())
+    }
 }
 
 impl Upstreams {
@@ -28,49 +51,25 @@ impl Upstreams {
     /// # Errors
     /// If a new socket is needed and there can be none.
     pub(super) fn open(&mut self, passage: &Passage) -> io::Result<(usize, Option<SocketAddr>)> {
-        let is_v6 = passage.address.is_ipv6();
-        let same = |own: &Upstream| own.is_v6 == is_v6 && own.source == passage.source;
-        if let Some(at) = self.0.iter().position(same) {
+        if let Some(at) = self.0.iter().position(|own| own.suits(passage)) {
             return Ok((at, None));
         }
-        if self.0.len() >= MOST {
+        let place = self.0.iter().position(Upstream::is_closed);
+        if place.is_none() && self.0.len() >= MOST {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        let any = match is_v6 {
-            true => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-            false => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        };
-        let socket = bind(SocketAddr::new(passage.source.unwrap_or(any), 0))?;
-        let local = socket.local_addr()?;
-        self.0.push(Upstream {
-            source: passage.source,
-            is_v6,
-            socket,
-        });
-        Ok((self.0.len() - 1, Some(local)))
-    }
-
-    /// Sends from the socket at that place.
-    ///
-    /// # Errors
-    /// Those of the system; also if its buffer is full, since a datagram that
-    /// would have to wait is better dropped.
-    pub(super) fn send(&self, at: usize, payload: &[u8], to: SocketAddr) -> io::Result<()> {
-        let upstream = self.0.get(at).ok_or(io::ErrorKind::NotFound)?;
-        send(&upstream.socket, payload, to)
-    }
-
-    /// The next datagram that came to the socket at that place, and from where.
-    pub(super) fn poll_recv(
-        &self,
-        cx: &mut Context<'_>,
-        at: usize,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<SocketAddr>> {
-        match self.0.get(at) {
-            Some(upstream) => upstream.socket.poll_recv_from(cx, buf),
-            None => Poll::Pending,
+        let upstream = Upstream::open(passage)?;
+        let local = upstream.socket.local_addr()?;
+        let at = place.unwrap_or(self.0.len());
+        match self.0.get_mut(at) {
+            Some(closed) => *closed = upstream,
+            None => self.0.push(upstream),
         }
+        Ok((at, Some(local)))
+    }
+
+    pub(super) fn get(&self, at: usize) -> Option<&Upstream> {
+        self.0.get(at)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -78,54 +77,22 @@ impl Upstreams {
     }
 }
 
-/// A socket on `address` for the runtime.
-///
-/// # Errors
-/// Those of the system.
-pub(super) fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
-    let socket = bind_blocking(address)?;
-    socket.set_nonblocking(true)?;
-    UdpSocket::from_std(socket.into())
-}
-
-/// A socket on `address`, for one family only.
-///
-/// # Errors
-/// Those of the system.
-pub(super) fn bind_blocking(address: SocketAddr) -> io::Result<Socket> {
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::DGRAM,
-        Some(Protocol::UDP),
-    )?;
-    if address.is_ipv6() {
-        socket.set_only_v6(true)?;
-        free(&socket);
+/// Every address of a family.
+pub(super) fn any(is_v6: bool) -> IpAddr {
+    match is_v6 {
+        true => Ipv6Addr::UNSPECIFIED.into(),
+        false => Ipv4Addr::UNSPECIFIED.into(),
     }
-    socket.bind(&address.into())?;
-    Ok(socket)
 }
 
-/// Sends past the runtime, which would first wait to hear that a new socket is
-/// ready.
-///
-/// # Errors
-/// Those of the system; `WouldBlock` if its buffer is full.
-pub(super) fn send(socket: &UdpSocket, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
-    SockRef::from(socket)
-        .send_to(datagram, &to.into())
-        .map(drop)
+/// Whether it is the very same carrier, or none.
+pub(super) fn is_same(one: Option<&Arc<dyn Carrier>>, other: Option<&Arc<dyn Carrier>>) -> bool {
+    match (one, other) {
+        (None, None) => true,
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        _ => false,
+    }
 }
-
-/// Lets an IPv6 source be any of a prefix that is routed here. Best effort.
-#[cfg(target_os = "linux")]
-fn free(socket: &Socket) {
-    use nix::sys::socket::{setsockopt, sockopt};
-    let _ = setsockopt(socket, sockopt::IpFreebind, &true);
-}
-
-#[cfg(not(target_os = "linux"))]
-fn free(_: &Socket) {}
 
 /// Sockets of one association: policy may choose a source by the target.
 const MOST: usize = 8;
