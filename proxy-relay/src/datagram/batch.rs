@@ -288,7 +288,9 @@ mod tests {
 
     async fn receive(socket: &Socket) -> Vec<(SocketAddr, Option<IpAddr>, Vec<u8>)> {
         let mut inbox = Inbox::new();
-        poll_fn(|cx| inbox.poll_fill(cx, socket)).await.expect("received");
+        poll_fn(|cx| inbox.poll_fill(cx, socket))
+            .await
+            .expect("received");
         let datagrams = inbox.datagrams();
         datagrams
             .map(|datagram| (datagram.from, datagram.to, datagram.bytes.to_vec()))
@@ -350,13 +352,5 @@ mod tests {
         }
         assert_eq!(outbox.flush().unsent, 0);
         assert_eq!(receive(&socket).await[0].2, [7; 1_000]);
-    }
-
-    #[tokio::test]
-    async fn long_ones_may_be_cut_up_on_their_way() {
-        use rustix::net::{Ipv4PathMtuDiscovery, sockopt};
-        let socket = Socket::bind(any()).expect("bound");
-        let found = sockopt::ip_mtu_discover(&socket.io_for_tests());
-        assert_eq!(found.expect("told"), Ipv4PathMtuDiscovery::WANT);
     }
 }

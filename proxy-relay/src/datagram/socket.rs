@@ -144,3 +144,21 @@ fn free(socket: &socket2::Socket) {
 
 #[cfg(not(target_os = "linux"))]
 fn free(_: &socket2::Socket) {}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
+
+    fn bound(address: &str) -> Arc<Socket> {
+        Socket::bind(address.parse().expect("an address")).expect("bound")
+    }
+
+    #[tokio::test]
+    async fn long_datagrams_may_be_cut_up_on_their_way() {
+        let found = sockopt::ip_mtu_discover(&bound("127.0.0.1:0").io);
+        assert_eq!(found.expect("told"), Ipv4PathMtuDiscovery::WANT);
+        let found = sockopt::ipv6_mtu_discover(&bound("[::1]:0").io);
+        assert_eq!(found.expect("told"), Ipv6PathMtuDiscovery::WANT);
+    }
+}
