@@ -229,6 +229,14 @@ pub struct Ticks(u32);
 impl Ticks {
     /// No deadline.
     pub const NEVER: Self = Self(NEVER);
+
+    /// What is left of it after so many others; of no end, no end.
+    pub(crate) fn less(self, others: Self) -> Self {
+        match self {
+            Self::NEVER => self,
+            Self(ticks) => Self(ticks.saturating_sub(others.0)),
+        }
+    }
 }
 
 impl From<Duration> for Ticks {

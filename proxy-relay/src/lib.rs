@@ -97,8 +97,8 @@ pub use aside::Aside;
 pub use balance::Balance;
 pub use buffer::{Buffers, lend};
 pub use datagram::{
-    Association, AssociationError, AssociationReport, Associations, Carrier, Drops, Framing,
-    Passage,
+    Association, AssociationError, AssociationReport, Associations, Carrier, DatagramMap,
+    Datagrams, Drops, Framing, Passage,
 };
 pub use deadline::{Deadline, Expired, TICK, Ticks};
 pub use dial::Dialer;

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use proxy_core::{ConnectError, End, Peer, Stop, Target, TargetBuf};
@@ -105,7 +106,7 @@ impl<W: Framing> Association<W> {
         }
         // To be stopped by itself, when it has to make room.
         let stop = options.stop.child();
-        let place = all.join(client, stop.clone());
+        let place = all.join(client, stop.clone(), QUIET);
         let mut place = place.ok_or(AssociationError::Full)?;
         let front = all.bind(local.ip())?;
         let local = front.local_addr()?;
@@ -253,7 +254,7 @@ where
         });
         if self.report.sent + self.report.received > before {
             self.renew();
-            self.place.touch();
+            self.place.activity().touch();
         }
         Poll::Pending
     }
@@ -542,3 +543,6 @@ const BURST: usize = 32;
 const BATCHES: usize = 2;
 
 const MOST_TARGETS: usize = 512;
+
+/// An association that has been idle for so long may have to make room.
+const QUIET: Duration = Duration::from_secs(10);

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,8 @@ use std::time::Duration;
 use proxy_core::{End, Stop};
 use tokio::time::Instant;
 
-use super::socket::Socket;
+use super::socket::{Socket, bind_blocking};
+use super::upstreams::any;
 
 /// Caps associations, per client and in all, and knows the addresses of their
 /// sockets.
@@ -19,7 +20,8 @@ use super::socket::Socket;
 /// Clones share what they know, so that one set can serve all threads; it is
 /// locked only when an association begins, ends, or opens a socket. When there
 /// are too many, the one that has been idle for longest makes room and ends with
-/// [`End::Limit`]; if none has been idle for ten seconds, the new one is refused.
+/// [`End::Limit`]; if none has been idle for ten seconds, or one second where it is
+/// the flow of a port relay, the new one is refused.
 ///
 /// ```
 /// let mut associations = proxy_relay::Associations::new();
@@ -127,39 +129,56 @@ impl Associations {
         SocketAddr::new(ip.copied().unwrap_or_else(|| local.ip()), local.port())
     }
 
-    /// Lets an association in, unless there are too many.
-    pub(super) fn join(&self, client: IpAddr, stop: Stop) -> Option<Place> {
+    /// Lets an association in, unless there are too many. Once it has been idle
+    /// for `quiet` it may have to make room.
+    pub(super) fn join(&self, client: IpAddr, stop: Stop, quiet: Duration) -> Option<Place> {
         let client = group(client);
         let mut members = self.lock();
-        let now = self.now();
-        let mut fits = |cap, of: &dyn Fn(&Member) -> bool| {
-            let count = members.all.values().filter(|member| of(member)).count();
-            count < cap || (cap > 0 && members.evict(now, of))
+        let activity = Activity {
+            last: Arc::default(),
+            epoch: self.epoch,
         };
-        if !fits(self.per_client, &|member| member.client == client) || !fits(self.total, &|_| true)
+        activity.touch();
+        let now = activity.now();
+        if !members.has_room(Some(client), self.per_client, now)
+            || !members.has_room(None, self.total, now)
         {
             return None;
         }
-        let active = Arc::new(AtomicU64::new(now));
         members.last += 1;
         let number = members.last;
         let member = Member {
             client,
             stop,
-            active: Arc::clone(&active),
+            quiet: u64::try_from(quiet.as_millis()).unwrap_or(u64::MAX),
+            activity: activity.clone(),
         };
-        members.all.insert(number, member);
+        members.insert(number, member);
         drop(members);
         Some(Place {
             associations: self.clone(),
             number,
-            active,
+            activity,
             sockets: Vec::new(),
         })
     }
 
-    fn now(&self) -> u64 {
-        u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX)
+    /// Notes the address of a listener for datagrams, for as long as the answer
+    /// lives.
+    pub(super) fn listens(&self, address: SocketAddr) -> Listens {
+        self.lock().own(address);
+        Listens {
+            associations: self.clone(),
+            address,
+        }
+    }
+
+    /// Whether `address` is one that a socket of an association, or a listener for
+    /// datagrams, sends from.
+    pub(super) fn has(&self, address: SocketAddr) -> bool {
+        let own = self.on_port(address.port());
+        own.iter().any(|own| own.ip() == address.ip())
+            || (own.iter().any(|own| own.ip().is_unspecified()) && is_here(address.ip()))
     }
 
     /// Nothing that runs under this lock can panic half-way.
@@ -168,12 +187,35 @@ impl Associations {
     }
 }
 
+/// When an association was last used.
+#[derive(Clone, Debug)]
+pub(super) struct Activity {
+    /// Milliseconds since the epoch.
+    last: Arc<AtomicU64>,
+    epoch: Instant,
+}
+
+impl Activity {
+    /// Notes that datagrams were relayed.
+    pub(super) fn touch(&self) {
+        self.last.store(self.now(), Ordering::Relaxed);
+    }
+
+    fn last(&self) -> u64 {
+        self.last.load(Ordering::Relaxed)
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
 /// The place of one association, free again when this is dropped.
 #[derive(Debug)]
 pub(super) struct Place {
     associations: Associations,
     number: u64,
-    active: Arc<AtomicU64>,
+    activity: Activity,
     sockets: Vec<SocketAddr>,
 }
 
@@ -181,53 +223,74 @@ impl Place {
     /// Notes an address of the association's own.
     pub(super) fn owns(&mut self, address: SocketAddr) {
         self.sockets.push(address);
-        let mut members = self.associations.lock();
-        members
-            .sockets
-            .entry(address.port())
-            .or_default()
-            .push(address);
+        self.associations.lock().own(address);
     }
 
-    /// Notes that datagrams were relayed.
-    pub(super) fn touch(&self) {
-        self.active
-            .store(self.associations.now(), Ordering::Relaxed);
+    pub(super) fn activity(&self) -> &Activity {
+        &self.activity
     }
 
-    /// Whether a datagram from `address`, which is on this machine, was sent by an
-    /// association.
+    /// Whether a datagram from `address` was sent by an association.
     pub(super) fn is_from_one(&self, address: SocketAddr) -> bool {
-        let sockets = self.associations.on_port(address.port());
-        sockets
-            .iter()
-            .any(|own| own.ip().is_unspecified() || own.ip() == address.ip())
+        self.associations.has(address)
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut members = self.associations.lock();
-        members.all.remove(&self.number);
+        members.remove(self.number);
         for address in &self.sockets {
-            if let Some(sockets) = members.sockets.get_mut(&address.port()) {
-                if let Some(at) = sockets.iter().position(|own| own == address) {
-                    sockets.swap_remove(at);
-                }
-                if sockets.is_empty() {
-                    members.sockets.remove(&address.port());
-                }
-            }
+            members.disown(*address);
         }
+    }
+}
+
+/// The address of a listener, noted until this is dropped.
+#[derive(Debug)]
+pub(super) struct Listens {
+    associations: Associations,
+    address: SocketAddr,
+}
+
+impl Drop for Listens {
+    fn drop(&mut self) {
+        self.associations.lock().disown(self.address);
     }
 }
 
 #[derive(Debug, Default)]
 struct Members {
     all: HashMap<u64, Member>,
+    clients: HashMap<IpAddr, Crowd>,
+    /// Nobody has to make room before this time.
+    busy_until: u64,
     last: u64,
     port: u32,
     sockets: HashMap<u16, Vec<SocketAddr>>,
+}
+
+/// The associations of one client.
+#[derive(Debug, Default)]
+struct Crowd {
+    count: usize,
+    /// As in [`Members`].
+    busy_until: u64,
+}
+
+#[derive(Debug)]
+struct Member {
+    client: IpAddr,
+    stop: Stop,
+    quiet: u64,
+    activity: Activity,
+}
+
+impl Member {
+    /// From when on it may have to make room.
+    fn busy_until(&self) -> u64 {
+        self.activity.last().saturating_add(self.quiet)
+    }
 }
 
 impl Members {
@@ -237,29 +300,88 @@ impl Members {
         port
     }
 
-    /// Ends the one of those that has been idle for longest, if any is idle.
-    fn evict(&mut self, now: u64, of: &dyn Fn(&Member) -> bool) -> bool {
-        let theirs = self.all.iter().filter(|(_, member)| of(member));
-        let oldest = theirs.min_by_key(|(_, member)| member.active.load(Ordering::Relaxed));
-        let idle = |member: &Member| now.saturating_sub(member.active.load(Ordering::Relaxed));
-        match oldest.map(|(number, member)| (*number, idle(member))) {
-            Some((number, idle)) if u128::from(idle) >= QUIET.as_millis() => {
-                if let Some(member) = self.all.remove(&number) {
-                    member.stop.stop(End::Limit);
-                }
-                true
+    /// Whether one more may come, of this client or at all; if there are `cap`,
+    /// the one that has been idle for longest makes room.
+    ///
+    /// When all are busy it is noted until when that is so at least: a flood of
+    /// newcomers is then turned away without a look at each member.
+    fn has_room(&mut self, client: Option<IpAddr>, cap: usize, now: u64) -> bool {
+        let crowd = client.map(|client| self.clients.get(&client));
+        let (count, busy_until) = match crowd {
+            None => (self.all.len(), self.busy_until),
+            Some(crowd) => crowd.map_or((0, 0), |crowd| (crowd.count, crowd.busy_until)),
+        };
+        if count < cap {
+            return true;
+        }
+        if now < busy_until {
+            return false;
+        }
+        let of = |member: &&Member| client.is_none_or(|client| client == member.client);
+        let idle = |(_, member): &(&u64, &Member)| of(member) && member.busy_until() <= now;
+        let oldest = self.all.iter().filter(idle);
+        let oldest = oldest.min_by_key(|(_, member)| member.activity.last());
+        if let Some(number) = oldest.map(|(number, _)| *number).filter(|_| cap > 0) {
+            if let Some(member) = self.remove(number) {
+                member.stop.stop(End::Limit);
             }
-            _ => false,
+            return true;
+        }
+        let theirs = self.all.values().filter(of);
+        let until = theirs.map(Member::busy_until).min().unwrap_or(u64::MAX);
+        match client.map(|client| self.clients.get_mut(&client)) {
+            None => self.busy_until = until,
+            Some(Some(crowd)) => crowd.busy_until = until,
+            Some(None) => {}
+        }
+        false
+    }
+
+    fn insert(&mut self, number: u64, member: Member) {
+        self.clients.entry(member.client).or_default().count += 1;
+        self.all.insert(number, member);
+    }
+
+    /// `None` if it has made room already.
+    fn remove(&mut self, number: u64) -> Option<Member> {
+        let member = self.all.remove(&number)?;
+        if let Some(crowd) = self.clients.get_mut(&member.client) {
+            crowd.count -= 1;
+            if crowd.count == 0 {
+                self.clients.remove(&member.client);
+            }
+        }
+        Some(member)
+    }
+
+    fn own(&mut self, address: SocketAddr) {
+        self.sockets
+            .entry(address.port())
+            .or_default()
+            .push(address);
+    }
+
+    fn disown(&mut self, address: SocketAddr) {
+        if let Some(sockets) = self.sockets.get_mut(&address.port()) {
+            if let Some(at) = sockets.iter().position(|own| *own == address) {
+                sockets.swap_remove(at);
+            }
+            if sockets.is_empty() {
+                self.sockets.remove(&address.port());
+            }
         }
     }
 }
 
-#[derive(Debug)]
-struct Member {
-    client: IpAddr,
-    stop: Stop,
-    /// Milliseconds since the epoch of the set.
-    active: Arc<AtomicU64>,
+/// Whether an address is one of this machine's: the one it would itself use to
+/// get there. Nothing is sent for this.
+fn is_here(ip: IpAddr) -> bool {
+    let source = || {
+        let socket = bind_blocking(SocketAddr::new(any(ip.is_ipv6()), 0))?;
+        socket.connect(&SocketAddr::new(ip, ANY_PORT).into())?;
+        UdpSocket::from(socket).local_addr()
+    };
+    ip.is_loopback() || source().is_ok_and(|source| source.ip() == ip)
 }
 
 /// Whose associations are counted together: a host may have any address of its
@@ -271,11 +393,11 @@ fn group(client: IpAddr) -> IpAddr {
     }
 }
 
+/// Any will do, but 0.
+const ANY_PORT: u16 = 9;
+
 /// Ports of a range that are tried, so that nobody waits for long.
 const MOST_TRIED: u32 = 1024;
-
-/// An association that has been idle for so long may have to make room.
-const QUIET: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
@@ -286,6 +408,7 @@ mod tests {
         text.parse().expect("an address")
     }
 
+    const QUIET: Duration = Duration::from_secs(10);
     const ONE: &str = "192.0.2.1";
     const TWO: &str = "192.0.2.2";
 
@@ -294,7 +417,7 @@ mod tests {
         let mut all = Associations::new();
         all.per_client(2).total(3);
         let stops: Vec<Stop> = (0..6).map(|_| Stop::new()).collect();
-        let join = |client, at: usize| all.join(ip(client), stops[at].clone());
+        let join = |client, at: usize| all.join(ip(client), stops[at].clone(), QUIET);
         let ended = || -> Vec<bool> { stops.iter().map(|stop| !stop.is_running()).collect() };
 
         let first = join(ONE, 0).expect("room");
@@ -302,7 +425,7 @@ mod tests {
         assert!(join(ONE, 2).is_none(), "all of the client's are busy");
         let other = join(TWO, 3).expect("room");
         tokio::time::advance(QUIET).await;
-        first.touch();
+        first.activity().touch();
         let _third = join(ONE, 2).expect("the second was idle");
         assert_eq!(ended(), [false, true, false, false, false, false]);
         assert_eq!(stops[1].state(), StopState::Stopped(End::Limit));
@@ -322,7 +445,7 @@ mod tests {
     async fn a_host_has_its_whole_network() {
         let mut all = Associations::new();
         all.per_client(1);
-        let join = |client| all.join(ip(client), Stop::new());
+        let join = |client| all.join(ip(client), Stop::new(), QUIET);
         let _first = join("2001:db8::1").expect("room");
         assert!(join("2001:db8::2").is_none());
         assert!(join("2001:db8:0:1::1").is_some());
@@ -335,15 +458,15 @@ mod tests {
     async fn no_room_at_all() {
         let mut all = Associations::new();
         all.total(0);
-        assert!(all.join(ip(ONE), Stop::new()).is_none());
+        assert!(all.join(ip(ONE), Stop::new(), QUIET).is_none());
     }
 
     #[tokio::test]
     async fn own_sockets_are_known_while_they_live() {
         let all = Associations::new();
         let address = |text: &str| text.parse::<SocketAddr>().expect("an address");
-        let mut place = all.join(ip(ONE), Stop::new()).expect("room");
-        let mut other = all.clone().join(ip(TWO), Stop::new()).expect("room");
+        let mut place = all.join(ip(ONE), Stop::new(), QUIET).expect("room");
+        let mut other = all.clone().join(ip(TWO), Stop::new(), QUIET).expect("room");
         place.owns(address("127.0.0.1:7"));
         place.owns(address("0.0.0.0:8"));
         other.owns(address("127.0.0.2:7"));
@@ -353,6 +476,7 @@ mod tests {
             ("127.0.0.2:7", true),
             ("127.0.0.3:7", false),
             ("127.0.0.3:8", true),
+            ("192.0.2.77:8", false),
             ("127.0.0.1:9", false),
         ] {
             assert_eq!(other.is_from_one(address(from)), own, "{from}");

@@ -4,7 +4,10 @@ mod association;
 mod associations;
 mod batch;
 mod carrier;
+mod flow;
 mod lookups;
+mod map;
+mod policy;
 mod socket;
 mod table;
 mod upstreams;
@@ -18,6 +21,8 @@ use proxy_core::{End, Target};
 pub use association::{Association, AssociationError};
 pub use associations::Associations;
 pub use carrier::Carrier;
+pub use map::DatagramMap;
+pub use policy::Datagrams;
 
 /// How datagrams look between a client and the proxy.
 ///

@@ -1,138 +1,16 @@
-//! UDP ASSOCIATE: what a gateway must add, and how the datagrams are carried.
+//! UDP ASSOCIATE: how the datagrams are carried.
 
 use std::net::SocketAddr;
-use std::rc::Rc;
-use std::sync::Arc;
 
 use bytes::BytesMut;
 use proxy_core::{ConnectError, ConnectErrorKind, Gateway, Host, Peer, Status, Target, TargetBuf};
 use proxy_relay::{
-    Association, AssociationError, AssociationReport, Associations, Framing, Passage, RelayOptions,
-    Transport,
+    Association, AssociationError, AssociationReport, Associations, Datagrams, Framing,
+    RelayOptions, Transport,
 };
 
 use super::error::Refusal;
 use crate::wire::UdpHeader;
-
-/// What a [`Gateway`] adds to have datagrams relayed (RFC 1928 section 7):
-/// [`Server::serve_with_datagrams`](crate::Server::serve_with_datagrams).
-///
-/// [`Gateway::authorize`] is asked once, with
-/// [`Operation::Associate`](proxy_core::Operation::Associate); the target it
-/// sees is the address that the client means to send from, mostly an unspecified
-/// one, and nothing to judge. Each target is judged by [`admit`](Self::admit).
-///
-/// ```
-/// use proxy_core::*;
-/// use proxy_relay::{Associations, Dialer, Passage};
-/// use proxy_socks::Datagrams;
-/// use std::net::SocketAddr;
-/// # use tokio::net::TcpStream;
-///
-/// struct Open {
-///     dialer: Dialer,
-///     associations: Associations,
-/// }
-/// # impl Gateway for Open {
-/// #     type Identity = ();
-/// #     type Session = ();
-/// #     type Upstream = TcpStream;
-/// #     async fn authenticate(&self, _: &Peer, _: Option<Credentials<'_>>) -> Result<(), Denial> {
-/// #         Ok(())
-/// #     }
-/// #     async fn authorize(&self, _: &(), _: &Ask<'_>) -> Result<(), Denial> {
-/// #         Ok(())
-/// #     }
-/// #     async fn connect(&self, _: &mut (), to: Target<'_>) -> Result<Connected<TcpStream>, ConnectError> {
-/// #         Ok(Connected::fresh(self.dialer.dial(to).await?))
-/// #     }
-/// # }
-///
-/// impl Datagrams for Open {
-///     fn associations(&self) -> &Associations {
-///         &self.associations
-///     }
-///
-///     async fn admit(
-///         &self,
-///         _: &(),
-///         target: Target<'_>,
-///         last: Option<SocketAddr>,
-///     ) -> Result<Passage, ConnectError> {
-///         let ip = match (last, target.host) {
-///             (Some(last), _) => last.ip(),
-///             (None, Host::Ip(ip)) => ip,
-///             (None, Host::Name(name)) => self.dialer.lookup(name).await?[0],
-///         };
-///         if ip.is_loopback() {
-///             return Err(ConnectError::origin(ConnectErrorKind::Forbidden));
-///         }
-///         Ok(SocketAddr::new(ip, target.port).into())
-///     }
-/// }
-///
-/// # async fn accept(gateway: Open) -> std::io::Result<()> {
-/// let server = proxy_socks::Server::new(gateway);
-/// let listener = tokio::net::TcpListener::bind("127.0.0.1:1080").await?;
-/// let (stream, remote) = listener.accept().await?;
-/// let peer = Peer { remote, local: stream.local_addr()? };
-/// let _ = server.serve_with_datagrams(stream, peer).await;
-/// # Ok(())
-/// # }
-/// ```
-#[expect(
-    async_fn_in_trait,
-    reason = "Send is decided where the future is spawned"
-)]
-pub trait Datagrams: Gateway {
-    /// All associations of the proxy, with their caps.
-    fn associations(&self) -> &Associations;
-
-    /// Says whether datagrams may go to `target`, to which of its addresses, and
-    /// from which of ours. The answer holds for half a minute, or for two seconds
-    /// if the target could not be looked up.
-    ///
-    /// `last` is the address whose answers the client is getting. If it may still
-    /// be sent to it should be kept: another one is another conversation.
-    ///
-    /// # Errors
-    /// Why not; datagrams are dropped without an answer to the client.
-    async fn admit(
-        &self,
-        session: &Self::Session,
-        target: Target<'_>,
-        last: Option<SocketAddr>,
-    ) -> Result<Passage, ConnectError>;
-
-    /// Called once at the end of an association, before
-    /// [`finished`](Gateway::finished), with what that is not told: datagrams,
-    /// passed on and dropped.
-    fn dissociated(&self, session: &Self::Session, report: &AssociationReport) {
-        let _ = (session, report);
-    }
-}
-
-macro_rules! through_pointer {
-    ($($pointer:ty),*) => {$(
-        impl<G: Datagrams + ?Sized> Datagrams for $pointer {
-            fn associations(&self) -> &Associations {
-                (**self).associations()
-            }
-            async fn admit(
-                &self,
-                session: &Self::Session,
-                target: Target<'_>,
-                last: Option<SocketAddr>,
-            ) -> Result<Passage, ConnectError> {
-                (**self).admit(session, target, last).await
-            }
-            fn dissociated(&self, session: &Self::Session, report: &AssociationReport) {
-                (**self).dissociated(session, report);
-            }
-        }
-    )*};
-}
-through_pointer!(&G, Arc<G>, Rc<G>);
 
 /// Whether a server relays datagrams.
 pub(super) trait Offer<G: Gateway> {

@@ -21,10 +21,10 @@ use proxy_relay::{
 use crate::wire::UNSPECIFIED;
 use crate::{Next, PendingReply, ReplyCode, ServerHandshake};
 
-pub use associate::Datagrams;
 pub use config::Config;
 pub use error::ServeError;
 pub use incoming::{Incoming, Listening};
+pub use proxy_relay::Datagrams;
 
 use associate::{Offer, WithDatagrams, WithoutDatagrams, Wrapped};
 use error::{Failure, Refusal};
