@@ -190,6 +190,7 @@ pub(super) async fn run<G: Datagrams>(gateway: &G, target: &TargetBuf, start: St
             if let Ok(local) = upstream.socket.local_addr() {
                 place.owns(local);
             }
+            running.deadline.set(idle);
             running.report.end = poll_fn(|cx| running.poll(cx, &upstream)).await;
             flow.refuse();
             report(gateway, &running, &peer, target, began, who, session, None);
