@@ -202,7 +202,10 @@ where
             place,
             peer: Peer {
                 remote: key.client,
-                local: SocketAddr::new(key.to.unwrap_or(self.local.ip()), self.local.port()),
+                local: SocketAddr::new(
+                    key.to.unwrap_or_else(|| self.local.ip()),
+                    self.local.port(),
+                ),
             },
             front: Arc::clone(&self.front),
             idle: self.map.idle,

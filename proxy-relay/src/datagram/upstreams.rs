@@ -29,7 +29,10 @@ impl Upstream {
             source: passage.source,
             is_v6,
             carrier: passage.carrier.clone(),
-            socket: Socket::bind(SocketAddr::new(passage.source.unwrap_or(any(is_v6)), 0))?,
+            socket: Socket::bind(SocketAddr::new(
+                passage.source.unwrap_or_else(|| any(is_v6)),
+                0,
+            ))?,
         })
     }
 
