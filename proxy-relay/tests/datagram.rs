@@ -4,11 +4,14 @@
 use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
-use proxy_core::{ConnectError, ConnectErrorKind, End, Host, Peer, Stop, Target, TargetBuf};
+use proxy_core::{
+    Bucket, ConnectError, ConnectErrorKind, End, Host, Peer, Rates, Stop, Target, TargetBuf,
+};
 use proxy_relay::{
     Association, AssociationError, AssociationReport, Associations, Framing, Passage, RelayOptions,
     TICK,
@@ -470,6 +473,32 @@ fn p70_each_target_is_judged_once_in_a_while() {
         assert_eq!(world.policy.asked()[2..], [format!("{name} {echo}")]);
         let report = world.finish().await;
         assert_eq!((report.drops.refused, report.received), (5, 7));
+    });
+}
+
+#[test]
+fn what_is_beyond_the_rates_is_dropped() {
+    run(async {
+        let rate = |burst| {
+            let burst = NonZeroU64::new(burst).unwrap();
+            let bucket = Bucket::new(NonZeroU64::MIN, burst, std::time::Instant::now());
+            Rates::new([bucket])
+        };
+        let mut options = RelayOptions::default();
+        options.rates(rate(100), rate(50));
+        let world = World::with(&options, &Associations::new(), None).await;
+        let echo = echo("127.0.0.1").await;
+        let payload = "x".repeat(30);
+        for _ in 0..5 {
+            world.send(echo, &payload).await;
+        }
+        assert_eq!(world.next().await, format!("{echo} {payload}"));
+        world.send(echo, "small").await;
+        assert_eq!(world.next().await, format!("{echo} small"));
+        let report = world.finish().await;
+        assert_eq!((report.up, report.down), (95, 35));
+        assert_eq!(report.drops.limited, 2 + 2);
+        assert_eq!(report.drops.total(), 4);
     });
 }
 

@@ -4,14 +4,15 @@
 
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
 use proxy_core::{
-    Ask, ConnectError, ConnectErrorKind, Connected, Credentials, Denial, End, Gateway, Host,
-    Operation, Peer, Report, Stop, Target,
+    Ask, Bucket, ConnectError, ConnectErrorKind, Connected, Credentials, Denial, End, Gateway,
+    Host, Operation, Peer, Rates, Report, Shaping, Stop, Target,
 };
 use proxy_relay::{
     AssociationReport, Associations, Carrier, DatagramMap, Datagrams, Drops, Passage,
@@ -26,6 +27,7 @@ struct Policy {
     associations: Associations,
     denied: Cell<Option<Denial>>,
     carrier: RefCell<Option<Arc<Relay>>>,
+    shaping: RefCell<Shaping>,
     released: Notify,
     admitted: Cell<u32>,
     drops: RefCell<Vec<Drops>>,
@@ -56,6 +58,10 @@ impl Gateway for Policy {
         _: Target<'_>,
     ) -> Result<Connected<TcpStream>, ConnectError> {
         unreachable!("nothing is connected to")
+    }
+
+    fn shaping(&self, (): &()) -> Shaping {
+        self.shaping.borrow().clone()
     }
 
     fn finished(&self, _: Option<&()>, _: Option<()>, report: &Report<'_>) {
@@ -419,6 +425,51 @@ fn p70_a_refusal_is_told_once_and_holds_for_a_while() {
             world.finish().await,
             [refused(forbidden), refused(forbidden), refused(None)]
         );
+    });
+}
+
+#[test]
+fn what_is_beyond_the_rates_is_dropped() {
+    run(async {
+        let world = World::new(echo().await).await;
+        let rate = |burst| {
+            let burst = NonZeroU64::new(burst).unwrap();
+            let bucket = Bucket::new(NonZeroU64::MIN, burst, std::time::Instant::now());
+            Rates::new([bucket])
+        };
+        let mut shaping = Shaping::default();
+        (shaping.up, shaping.down) = (rate(1_000), rate(500));
+        world.policy.shaping.replace(shaping);
+        let client = Client::new(&world).await;
+        // Nothing is known of rates while policy is asked.
+        client.round(&[]).await;
+        for _ in 0..9 {
+            client.send([7; 300]).await;
+        }
+        assert_eq!(client.next().await, [7; 300]);
+        client.round(&[8; 100]).await;
+        let policy = Rc::clone(&world.policy);
+        let ended = world.finish().await;
+        assert_eq!((ended[0].2, ended[0].3), (1_000, 400));
+        assert_eq!(policy.drops.borrow()[0].limited, 6 + 2);
+    });
+}
+
+#[test]
+fn no_flow_outlives_its_lifetime() {
+    run(async {
+        let world = World::new(echo().await).await;
+        let mut shaping = Shaping::default();
+        shaping.lifetime = Some(Duration::from_secs(100));
+        world.policy.shaping.replace(shaping);
+        let client = Client::new(&world).await;
+        for _ in 0..9 {
+            client.round(b"x").await;
+            tokio::time::sleep(Duration::from_secs(11)).await;
+        }
+        assert!(world.policy.ended.borrow().is_empty());
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(world.finish().await[0].1, End::Lifetime);
     });
 }
 

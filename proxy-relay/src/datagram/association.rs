@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use proxy_core::{ConnectError, End, Peer, Stop, Target, TargetBuf};
+use proxy_core::{ConnectError, End, Peer, Rates, Stop, Target, TargetBuf};
 use tokio::io::ReadBuf;
 
 use super::associations::Place;
@@ -18,7 +18,7 @@ use super::lookups::Lookups;
 use super::socket::Socket;
 use super::table::{Found, Table};
 use super::upstreams::{Upstream, Upstreams};
-use super::{AssociationReport, Associations, Framing, Passage, canonical};
+use super::{AssociationReport, Associations, Framing, Passage, canonical, is_within};
 use crate::deadline::{Deadline, Expired, Tick, Ticks};
 use crate::{Buffers, RelayOptions, Transport, lend};
 
@@ -76,6 +76,8 @@ pub struct Association<W> {
     stop: Stop,
     idle: Ticks,
     lifetime: Ticks,
+    up: Rates,
+    down: Rates,
 }
 
 impl<W: Framing> Association<W> {
@@ -83,7 +85,8 @@ impl<W: Framing> Association<W> {
     /// reached us at, since it can reach that one again, and on a free port, of
     /// those that [`Associations::ports`] names.
     ///
-    /// Of the options `idle` (without a datagram), `lifetime` and `stop` count.
+    /// Of the options `idle` (without a datagram), `lifetime`, `rates` and `stop`
+    /// count. Datagrams beyond the rates are dropped.
     ///
     /// # Errors
     /// If there are too many associations, the address is unknown, or the system
@@ -122,6 +125,8 @@ impl<W: Framing> Association<W> {
             stop,
             idle: options.idle,
             lifetime: options.lifetime,
+            up: options.up.clone(),
+            down: options.down.clone(),
         })
     }
 
@@ -168,6 +173,8 @@ impl<W: Framing> Association<W> {
             admit,
             idle: self.idle,
             lifetime: deadline.after(self.lifetime),
+            up: self.up,
+            down: self.down,
             deadline,
             client: None,
             upstreams: Upstreams::default(),
@@ -205,6 +212,8 @@ struct Running<'w, W, A, F> {
     admit: A,
     idle: Ticks,
     lifetime: Tick,
+    up: Rates,
+    down: Rates,
     deadline: Deadline,
     /// Known from the first valid datagram on.
     client: Option<SocketAddr>,
@@ -289,6 +298,10 @@ where
             return;
         };
         self.client = Some(datagram.from);
+        if !is_within(&self.up, payload) {
+            self.report.drops.limited += 1;
+            return;
+        }
         let now = self.deadline.now();
         if let Some(latest) = &self.latest
             && latest.tick == now
@@ -454,6 +467,10 @@ where
             self.report.drops.malformed += 1;
             return;
         };
+        if !is_within(&self.down, payload) {
+            self.report.drops.limited += 1;
+            return;
+        }
         self.head.clear();
         self.framing.seal(canonical(from), &mut self.head);
         let way = Way {

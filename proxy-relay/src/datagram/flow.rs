@@ -7,7 +7,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use proxy_core::{Ask, End, Gateway, Operation, Peer, Report, Stop, StopState, Target, TargetBuf};
+use proxy_core::{
+    Ask, End, Gateway, Operation, Peer, Rates, Report, Stop, StopState, Target, TargetBuf,
+};
 use tokio::time::Instant;
 
 use super::associations::{Activity, Place};
@@ -15,7 +17,7 @@ use super::batch::{self, Outbox, Room, Sent, Way};
 use super::policy::Datagrams;
 use super::socket::Socket;
 use super::upstreams::Upstream;
-use super::{AssociationReport, Drops, Passage, canonical};
+use super::{AssociationReport, Drops, Passage, canonical, is_within};
 use crate::deadline::{Deadline, Expired, Tick, Ticks};
 use crate::{PortMapError, unless};
 
@@ -39,6 +41,7 @@ pub(super) struct Flow {
 #[derive(Debug)]
 struct State {
     stage: Stage,
+    rates: Rates,
     /// The last datagram of the client that was passed on.
     heard: Tick,
     up: Sent,
@@ -70,6 +73,7 @@ impl Flow {
             activity: place.activity().clone(),
             state: Mutex::new(State {
                 stage: Stage::Asking(Vec::new()),
+                rates: Rates::default(),
                 heard: Tick::now(),
                 up: Sent::default(),
                 drops: Drops::default(),
@@ -82,9 +86,14 @@ impl Flow {
     pub(super) fn take(&self, payload: &[u8], outbox: &mut Outbox) {
         let mut state = self.lock();
         let State {
-            stage, up, drops, ..
+            stage,
+            rates,
+            up,
+            drops,
+            ..
         } = &mut *state;
         match stage {
+            Stage::Open(_) if !is_within(rates, payload) => drops.limited += 1,
             Stage::Asking(waiting) if waiting.len() < MOST_WAITING => {
                 waiting.push(payload.into());
             }
@@ -104,8 +113,9 @@ impl Flow {
     }
 
     /// Opens the way, and sends what has waited for that.
-    fn open(&self, to: Outward) {
+    fn open(&self, to: Outward, rates: Rates) {
         let mut state = self.lock();
+        state.rates = rates;
         let waiting = match std::mem::replace(&mut state.stage, Stage::Refused) {
             Stage::Asking(waiting) => waiting,
             Stage::Open(_) | Stage::Refused => Vec::new(),
@@ -173,6 +183,8 @@ pub(super) async fn run<G: Datagrams>(gateway: &G, target: &TargetBuf, start: St
         flow: &flow,
         front,
         idle,
+        lifetime: Tick::NEVER,
+        down: Rates::default(),
         heard: Tick::now(),
         deadline: Deadline::new(stop),
         report: AssociationReport::new(),
@@ -183,14 +195,18 @@ pub(super) async fn run<G: Datagrams>(gateway: &G, target: &TargetBuf, start: St
     let reach = reach(gateway, &peer, target, &mut who, &mut session);
     let reached = unless(running.stopped(), Box::pin(reach)).await;
     let reached = reached.unwrap_or(Err(PortMapError::Vanished));
-    let opened = reached.and_then(|passage| open(&flow, &passage, target));
+    let shaping = session.as_ref().map(|session| gateway.shaping(session));
+    let shaping = shaping.unwrap_or_default();
+    running.down = shaping.down;
+    running.lifetime = running.deadline.after(shaping.lifetime.into());
+    let opened = reached.and_then(|passage| open(&flow, &passage, shaping.up, target));
     let error = match opened {
         Ok(upstream) => {
             let mut place = place;
             if let Ok(local) = upstream.socket.local_addr() {
                 place.owns(local);
             }
-            running.deadline.set(idle);
+            running.deadline.set_within(idle, running.lifetime);
             running.report.end = poll_fn(|cx| running.poll(cx, &upstream)).await;
             flow.refuse();
             report(gateway, &running, &peer, target, began, who, session, None);
@@ -241,20 +257,26 @@ async fn reach<G: Datagrams>(
     admitted.map_err(PortMapError::Connect)
 }
 
-fn open(flow: &Flow, passage: &Passage, target: Target<'_>) -> Result<Upstream, PortMapError> {
+fn open(
+    flow: &Flow,
+    passage: &Passage,
+    rates: Rates,
+    target: Target<'_>,
+) -> Result<Upstream, PortMapError> {
     let upstream = Upstream::open(passage).map_err(|error| PortMapError::Connect(error.into()))?;
     let mut head = BytesMut::new();
     if let Some(carrier) = &upstream.carrier {
         carrier.seal(target, &mut head);
     }
-    flow.open(Outward {
+    let outward = Outward {
         upstream: upstream.clone(),
         way: Way {
             to: canonical(passage.address),
             from: None,
         },
         head,
-    });
+    };
+    flow.open(outward, rates);
     Ok(upstream)
 }
 
@@ -289,6 +311,8 @@ struct Running<'f> {
     flow: &'f Flow,
     front: Arc<Socket>,
     idle: Ticks,
+    lifetime: Tick,
+    down: Rates,
     /// The last answer that was passed on.
     heard: Tick,
     deadline: Deadline,
@@ -325,12 +349,15 @@ impl Running<'_> {
             // Nothing tells when a flow is over but that it falls silent.
             _ => (self.idle.min(DRAIN_IDLE.into()), End::Stopped),
         };
+        if self.deadline.is_past(self.lifetime) {
+            return Some(End::Lifetime);
+        }
         let last = self.heard.max(self.flow.heard());
         let silent = last.age(self.deadline.now());
         if silent >= idle {
             return Some(end);
         }
-        self.deadline.set(idle.less(silent));
+        self.deadline.set_within(idle.less(silent), self.lifetime);
         None
     }
 
@@ -371,6 +398,10 @@ impl Running<'_> {
             self.report.drops.malformed += 1;
             return Sent::default();
         };
+        if !is_within(&self.down, payload) {
+            self.report.drops.limited += 1;
+            return Sent::default();
+        }
         let Key { client, to } = self.flow.key;
         let way = Way {
             to: client,
@@ -398,6 +429,7 @@ impl Running<'_> {
         total.drops.unsent += state.up.unsent;
         total.drops.waiting += state.drops.waiting;
         total.drops.refused += state.drops.refused;
+        total.drops.limited += state.drops.limited;
         total
     }
 

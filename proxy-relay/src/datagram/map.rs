@@ -29,6 +29,9 @@ use crate::deadline::{Deadline, Ticks};
 /// judged by [`Datagrams::admit`], once; meanwhile four datagrams wait. A refusal
 /// holds for half a minute.
 ///
+/// Of [`Gateway::shaping`](proxy_core::Gateway::shaping) the lifetime and the rates
+/// count; what is beyond them is dropped.
+///
 /// A flow ends when nothing was relayed for the [`idle`](Self::idle) time, or
 /// when it has to make room: flows count as [`Associations`](crate::Associations)
 /// of the gateway, with its caps. Datagrams of those for whom there is no room,

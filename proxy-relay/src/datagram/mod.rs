@@ -14,9 +14,10 @@ mod upstreams;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::BytesMut;
-use proxy_core::{End, Target};
+use proxy_core::{End, Rates, Target};
 
 pub use association::{Association, AssociationError};
 pub use associations::Associations;
@@ -116,6 +117,8 @@ pub struct Drops {
     pub unsent: u64,
     /// Too many were waiting for a name to be looked up.
     pub waiting: u64,
+    /// They were more than the rates allow.
+    pub limited: u64,
 }
 
 impl AssociationReport {
@@ -135,8 +138,22 @@ impl AssociationReport {
 impl Drops {
     /// All of them.
     pub fn total(&self) -> u64 {
-        self.malformed + self.refused + self.strangers + self.unsent + self.waiting
+        self.malformed + self.refused + self.strangers + self.unsent + self.waiting + self.limited
     }
+}
+
+/// Whether rates let a payload pass: one that would have to wait is dropped.
+fn is_within(rates: &Rates, payload: &[u8]) -> bool {
+    if rates.is_unlimited() {
+        return true;
+    }
+    let length = u64::try_from(payload.len()).unwrap_or(u64::MAX);
+    let granted = rates.take(length, Instant::now());
+    let is_within = granted == length;
+    if !is_within {
+        rates.refund(granted);
+    }
+    is_within
 }
 
 /// The address without a mapping: an IPv4 one stays so on an IPv6 socket
