@@ -62,6 +62,7 @@ impl Datagrams for Proxyd {
                 strangers = drops.strangers,
                 unsent = drops.unsent,
                 waiting = drops.waiting,
+                limited = drops.limited,
                 "some datagrams of an association were dropped"
             );
         }

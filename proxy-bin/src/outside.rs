@@ -409,7 +409,11 @@ impl Outside {
             errand.picked.get(source, address.ip(), pick)
         };
         let source = way.source.map(pick).transpose()?;
-        Ok(Passage { address, source })
+        Ok(Passage {
+            address,
+            source,
+            carrier: None,
+        })
     }
 
     /// The address to connect from; `None` leaves it to the system.

@@ -9,7 +9,8 @@ use std::thread::scope;
 use std::time::{Duration, Instant};
 
 use support::{
-    Accepted, Answer, Conn, DOWN, Mode, Origin, Proxyd, Random, UP, basic, check_chunks,
+    Accepted, Answer, Conn, DOWN, Echo, LogLine, Mode, Origin, Proxyd, Random, UP, Udp, basic,
+    check_chunks,
 };
 
 /// The rate of these tests.
@@ -47,6 +48,30 @@ fn each_connection_in_both_directions_in_every_mode() {
     });
     drop(origin);
     proxy.finish();
+}
+
+#[test]
+fn datagrams_beyond_the_rate_are_dropped() {
+    const LENGTH: u64 = 1_000;
+    let echo = Echo::new();
+    let (origin, _) = Origin::manual();
+    let log = "log = { access = \"stdout\", format = \"json\" }";
+    let toml = format!("{log}\nlimits.session_rate_up = \"40KB/s\"\n");
+    let proxy = Proxyd::with_config(origin.address, &toml);
+    let start = Instant::now();
+    let udp = Udp::new(&proxy);
+    for _ in 0..60 {
+        udp.send("127.0.0.1", echo.port(), [7; LENGTH as usize]);
+    }
+    for _ in 0..20 {
+        assert_eq!(udp.next().1.len(), LENGTH as usize);
+    }
+    udp.control.fin();
+    drop(origin);
+    let lines = LogLine::all(&proxy.finish().stdout);
+    let most = 20_000 + 40_000 * start.elapsed().as_millis() as u64 / 1_000;
+    let up = lines[0].number("up").expect("a number");
+    assert!((20 * LENGTH..=most).contains(&up), "{up} of at most {most}");
 }
 
 #[test]
