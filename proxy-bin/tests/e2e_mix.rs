@@ -40,9 +40,9 @@ fn a_mix_of_traffic_passes_without_a_fault() {
     let places = Places::new(&proxy, port);
     let tally = Arc::new(Tally::default());
 
-    // What is there for every first one does not count.
-    let warm = (connections / 10, Duration::from_secs(2));
-    mix::run(places, &origin, warm.0, warm.1, &tally, || {});
+    // Room that stays for the next ones, of so many at once, does not count.
+    let warm = Duration::from_secs(2) + Duration::from_millis(connections as u64);
+    mix::run(places, &origin, connections, warm, &tally, || {});
     proxy.settle();
     let before = proxy.process().resident();
     let (mut descriptors, mut resident) = (0, 0);
