@@ -10,6 +10,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::Tally;
+use super::scenes::KERNEL_BUFFER;
 use super::wire::{Act, Command, send, take, take_end};
 use crate::support::Pattern;
 
@@ -31,9 +32,9 @@ pub(crate) async fn serve(listener: TcpListener, tally: Arc<Tally>) {
 }
 
 async fn serve_one(mut stream: TcpStream) -> Result<(), String> {
-    stream
-        .set_nodelay(true)
-        .map_err(|error| error.to_string())?;
+    let buffers = SockRef::from(&stream).set_send_buffer_size(KERNEL_BUFFER as usize);
+    let prepared = buffers.and_then(|()| stream.set_nodelay(true));
+    prepared.map_err(|error| error.to_string())?;
     let mut first = [0];
     match stream.peek(&mut first).await {
         // A tunnel that carried nothing.

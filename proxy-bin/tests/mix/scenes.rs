@@ -101,8 +101,8 @@ impl Stage<'_> {
     async fn download(&mut self) -> Result<(), String> {
         let mut stream = self.tunnel().await?;
         let mut counts = Counts::default();
-        let command = self.command(Act::Answer, 100, 4 << 20);
-        let pace = Duration::from_millis(self.random.below(400) as u64);
+        let command = self.command(Act::Answer, 100, 1 << 20);
+        let pace = Duration::from_millis(self.random.below(1600) as u64);
         let pace = pace.min(self.left() / (command.down >> 16).max(1));
         self.ask(&mut stream, command, pace, &mut counts).await?;
         self.end(stream, counts).await
@@ -284,6 +284,7 @@ impl Stage<'_> {
     async fn connect(&self, to: SocketAddr) -> Result<TcpStream, String> {
         let connect = async {
             let socket = TcpSocket::new_v4()?;
+            socket.set_recv_buffer_size(KERNEL_BUFFER)?;
             socket.bind((self.from, 0).into())?;
             let stream = socket.connect(to).await?;
             stream.set_nodelay(true)?;
@@ -380,6 +381,11 @@ async fn shutdown(stream: &mut TcpStream) -> Result<(), String> {
     let ended = stream.shutdown().await;
     ended.map_err(|error| format!("cannot end: {error}"))
 }
+
+/// What the kernel keeps for a client or an origin. If it were free to choose, so
+/// many slow readers would take all of its memory for TCP, and then it drops what
+/// arrives for whomever.
+pub(crate) const KERNEL_BUFFER: u32 = 128 * 1024;
 
 /// What takes longer hangs.
 const LONGEST: Duration = Duration::from_secs(180);
