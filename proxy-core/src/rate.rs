@@ -37,6 +37,7 @@ struct Shared {
     burst: u64,
     start: Instant,
     taken: AtomicU64,
+    waiting: AtomicU64,
 }
 
 impl Bucket {
@@ -50,6 +51,7 @@ impl Bucket {
             burst: burst.get(),
             start: now,
             taken: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
         }))
     }
 
@@ -72,6 +74,47 @@ impl Bucket {
                 Err(other) => seen = other,
             }
         }
+    }
+
+    /// Counts one more that waits for units, or with `false` one less.
+    pub fn line_up(&self, more: bool) {
+        // Nothing else is published with the number.
+        match more {
+            true => self.0.waiting.fetch_add(1, Ordering::Relaxed),
+            false => self.0.waiting.fetch_sub(1, Ordering::Relaxed),
+        };
+    }
+
+    /// How many units are a fair share for one of those who [wait](Self::line_up)
+    /// and had its last at `since`: its part of those that have come to be
+    /// meanwhile, or of those that are there, whichever is more. Who does not wait
+    /// itself counts as one more.
+    ///
+    /// ```
+    /// # use std::num::NonZeroU64;
+    /// # use std::time::{Duration, Instant};
+    /// # use proxy_core::Bucket;
+    /// let rate = NonZeroU64::new(1000).unwrap();
+    /// let (start, tick) = (Instant::now(), Duration::from_millis(100));
+    /// let bucket = Bucket::new(rate, rate, start);
+    /// assert_eq!(bucket.take(1000, start), 1000);
+    /// bucket.line_up(true);
+    /// bucket.line_up(true);
+    /// // Whoever comes first.
+    /// for _ in 0..2 {
+    ///     let share = bucket.share(true, start, start + tick);
+    ///     assert_eq!(share, 50);
+    ///     assert_eq!(bucket.take(share, start + tick), 50);
+    /// }
+    /// ```
+    pub fn share(&self, waits: bool, since: Instant, now: Instant) -> u64 {
+        let waiting = self.0.waiting.load(Ordering::Relaxed);
+        let all = waiting.saturating_add(u64::from(!waits)).max(1);
+        let made = self.made(now);
+        let taken = self.0.taken.load(Ordering::Relaxed);
+        let there = made.saturating_sub(taken.max(made.saturating_sub(self.0.burst)));
+        let new = made.saturating_sub(self.made(since)).min(self.0.burst);
+        new.max(there).div_ceil(all).min(there)
     }
 
     /// Puts back units that were taken and not used; at most those.

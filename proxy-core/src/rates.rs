@@ -62,6 +62,20 @@ impl Rates {
         }
     }
 
+    /// Counts one more that waits at all buckets, or with `false` one less.
+    pub fn line_up(&self, more: bool) {
+        for bucket in self.buckets() {
+            bucket.line_up(more);
+        }
+    }
+
+    /// The smallest of the buckets' [shares](Bucket::share).
+    pub fn share(&self, waits: bool, since: Instant, now: Instant) -> u64 {
+        let shares = self.buckets().iter();
+        let shares = shares.map(|bucket| bucket.share(waits, since, now));
+        shares.min().unwrap_or(u64::MAX)
+    }
+
     fn buckets(&self) -> &[Bucket] {
         self.0.as_ref().map_or(&[], |buckets| &buckets.0)
     }

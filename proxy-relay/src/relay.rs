@@ -232,8 +232,9 @@ impl<A: Transport + ?Sized, B: Transport + ?Sized> Relay<'_, A, B> {
     fn abort(&mut self, end: End) {
         // What rests has nothing more to come, as far as anybody can tell. Nor
         // has a truncated stream, and it must not lose what is being sent.
+        let rests = |pump: &Pump| pump.is_idle() && !pump.waits();
         let (up, down) = match end {
-            End::HalfClosed | End::Idle => (!self.up.is_idle(), !self.down.is_idle()),
+            End::HalfClosed | End::Idle => (!rests(&self.up), !rests(&self.down)),
             End::ClientReset | End::OriginReset => (false, false),
             _ => (!self.up.is_done(), !self.down.is_done()),
         };
@@ -258,7 +259,7 @@ impl<A: Transport + ?Sized, B: Transport + ?Sized> Relay<'_, A, B> {
     }
 
     fn awaits_first_byte(&self) -> bool {
-        self.down.moved() == 0 && !self.down.is_done()
+        self.down.moved() == 0 && !self.down.is_done() && !self.down.waits()
     }
 
     fn moved(&self) -> u64 {
@@ -340,7 +341,8 @@ impl<A: Transport + ?Sized, B: Transport + ?Sized> Future for Relay<'_, A, B> {
         if let Poll::Ready(end) = this.pump(cx) {
             return Poll::Ready(this.report(end));
         }
-        if this.moved() != before {
+        // What a rate holds back is nobody's silence.
+        if this.moved() != before || this.up.waits() || this.down.waits() {
             this.renew();
         }
         if this.deadline.has_elapsed() {

@@ -210,7 +210,9 @@ impl Exchange {
         let (active, ended) = self.down.poll(cx, parts)?;
         moved |= active;
         let awaited = self.awaited(parts.head);
-        if moved || awaited != self.waiting {
+        let waits = self.up.waits() || self.down.waits();
+        // What a rate holds back is nobody's silence.
+        if moved || waits || awaited != self.waiting {
             self.waiting = awaited;
             deadline.set(parts.config.pace.of(awaited));
         }
@@ -228,9 +230,9 @@ impl Exchange {
         }
         let unheard = match self.up.is_done() {
             true => self.poll_ahead(cx, parts)?,
-            false => self.up.is_blocked(),
+            false => self.up.is_blocked() || self.up.waits(),
         };
-        if self.up.waits() || self.down.waits() {
+        if waits {
             deadline.call_soon();
         }
         if unheard && deadline.recheck() && parts.client.is_reset() {
