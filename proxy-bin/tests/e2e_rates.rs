@@ -189,6 +189,44 @@ fn connections_of_one_user_share_a_rate_and_each_gets_some() {
 }
 
 #[test]
+fn answers_that_share_a_rate_come_evenly_and_none_is_given_up() {
+    const LENGTH: u64 = 60_000;
+    let (origin, accepted) = Origin::manual();
+    let toml = "[[user]]\nname = \"alice\"\npassword = \"secret\"\nrate_down = \"40KB/s\"\n\
+         [timeouts]\nfirst_byte = \"1s\"\nprogress = \"1s\"\n";
+    let proxy = Proxyd::with_config(origin.address, toml);
+    let (to, login) = (origin.address, basic("alice:secret"));
+    let start = Instant::now();
+    let asked = [(); 4].map(|()| {
+        let near = Conn::dial(proxy.address("http"));
+        near.send(format!(
+            "GET http://{to}/ HTTP/1.1\r\nHost: {to}\r\nProxy-Authorization: {login}\r\n\r\n"
+        ));
+        let far = Accepted::next(&accepted);
+        far.until(b"\r\n\r\n");
+        far.send(format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n"
+        ));
+        DOWN.send(&far, 0, LENGTH).expect("sent");
+        (near, far)
+    });
+    let took = scope(|threads| {
+        let readers = asked.each_ref().map(|(near, _)| {
+            threads.spawn(move || {
+                assert_eq!(Answer::read_head(near).status, 200);
+                DOWN.check(near, 0, LENGTH).expect("all of it");
+                start.elapsed()
+            })
+        });
+        readers.map(|reader| reader.join().expect("no panic"))
+    });
+    let [first, last] = [took.iter().min(), took.iter().max()].map(|time| *time.expect("four"));
+    assert!(first > last.mul_f32(0.6), "{took:?}");
+    drop((asked, origin));
+    proxy.finish();
+}
+
+#[test]
 fn clients_of_one_listener_share_a_rate() {
     let (origin, accepted) = Origin::manual();
     let target = origin.address;
