@@ -16,6 +16,7 @@ use super::associations::{Activity, Place};
 use super::batch::{self, Outbox, Room, Sent, Way};
 use super::policy::Datagrams;
 use super::socket::Socket;
+use super::table;
 use super::upstreams::Upstream;
 use super::{AssociationReport, Drops, Passage, canonical, is_within};
 use crate::deadline::{Deadline, Expired, Tick, Ticks};
@@ -169,7 +170,8 @@ pub(super) struct Start {
 }
 
 /// Runs a flow to its end, and reports it. One that policy has refused stays for
-/// half a minute, in which policy is not asked again.
+/// half a minute, in which policy is not asked again; one that has come to nothing
+/// for another reason only for a moment.
 pub(super) async fn run<G: Datagrams>(gateway: &G, target: &TargetBuf, start: Start) -> Key {
     let Start {
         flow,
@@ -229,9 +231,17 @@ pub(super) async fn run<G: Datagrams>(gateway: &G, target: &TargetBuf, start: St
         session,
         Some(error),
     );
-    running.linger().await;
+    running.linger(keep(error)).await;
     drop(place);
     flow.key
+}
+
+/// How long a refusal holds.
+fn keep(error: PortMapError) -> Duration {
+    match error {
+        PortMapError::Connect(error) => table::keep(error.kind),
+        _ => table::KEEP,
+    }
 }
 
 /// Asks policy for the way.
@@ -439,8 +449,8 @@ impl Running<'_> {
     }
 
     /// Stays for as long as a refusal holds.
-    async fn linger(&mut self) {
-        self.deadline.set(REFUSED.into());
+    async fn linger(&mut self, time: Duration) {
+        self.deadline.set(time.into());
         poll_fn(|cx| match self.deadline.stop_state() {
             StopState::Running => self.deadline.poll(cx).map(drop),
             _ => Poll::Ready(()),
@@ -455,9 +465,6 @@ const MOST_WAITING: usize = 4;
 
 /// Batches of answers in one go.
 const BATCHES: usize = 2;
-
-/// How long a refusal holds.
-const REFUSED: Duration = Duration::from_secs(30);
 
 /// How long a flow may be silent while the proxy closes.
 const DRAIN_IDLE: Duration = Duration::from_secs(1);

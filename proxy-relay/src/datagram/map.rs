@@ -27,7 +27,7 @@ use crate::deadline::{Deadline, Ticks};
 /// of a flow: the client is authenticated without credentials and authorized for
 /// [`Operation::Associate`](proxy_core::Operation::Associate), then the target is
 /// judged by [`Datagrams::admit`], once; meanwhile four datagrams wait. A refusal
-/// holds for half a minute.
+/// holds for half a minute, that a target was not to be had for two seconds.
 ///
 /// Of [`Gateway::shaping`](proxy_core::Gateway::shaping) the lifetime and the rates
 /// count; what is beyond them is dropped.

@@ -120,10 +120,7 @@ impl Table {
         if let Some(known) = self.targets.get_mut(target) {
             let keep = match answer {
                 Ok(_) => KEEP,
-                Err(error) => match error.kind {
-                    ConnectErrorKind::Forbidden | ConnectErrorKind::Loop => KEEP,
-                    _ => KEEP_FAILED,
-                },
+                Err(error) => keep(error.kind),
             };
             known.verdict = Some(Verdict {
                 passage: answer.ok(),
@@ -200,8 +197,16 @@ fn make_room<K: Clone + Eq + Hash, V>(
     }
 }
 
+/// How long it holds that a target was not to be had.
+pub(super) fn keep(error: ConnectErrorKind) -> Duration {
+    match error {
+        ConnectErrorKind::Forbidden | ConnectErrorKind::Loop => KEEP,
+        _ => KEEP_FAILED,
+    }
+}
+
 /// How long a verdict holds.
-const KEEP: Duration = Duration::from_secs(30);
+pub(super) const KEEP: Duration = Duration::from_secs(30);
 
 /// How long it holds that a name could not be looked up.
 const KEEP_FAILED: Duration = Duration::from_secs(2);
