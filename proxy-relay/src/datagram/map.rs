@@ -24,10 +24,12 @@ use crate::deadline::{Deadline, Ticks};
 /// Each address that sends to the socket has a flow of its own, with a socket of
 /// its own towards the target; what the target answers there goes back from the
 /// address of ours that the client has sent to. Policy is asked at the beginning
-/// of a flow: the client is authenticated without credentials and authorized for
-/// [`Operation::Associate`](proxy_core::Operation::Associate), then the target is
-/// judged by [`Datagrams::admit`], once; meanwhile four datagrams wait. A refusal
-/// holds for half a minute, that a target was not to be had for two seconds.
+/// of a flow: whether it takes datagrams from there at all
+/// ([`Datagrams::takes`]), then the client is authenticated without credentials
+/// and authorized for [`Operation::Associate`](proxy_core::Operation::Associate),
+/// and the target is judged by [`Datagrams::admit`], once; meanwhile four
+/// datagrams wait. A refusal holds for half a minute, that a target was not to be
+/// had for two seconds.
 ///
 /// Of [`Gateway::shaping`](proxy_core::Gateway::shaping) the lifetime and the rates
 /// count; what is beyond them is dropped.
@@ -192,13 +194,20 @@ where
         if let Some(flow) = self.flows.get(&key) {
             return Some(Arc::clone(flow));
         }
-        let associations = self.map.gateway.associations();
+        let gateway = &self.map.gateway;
+        if self.map.stop.state() != StopState::Running || !gateway.takes(key.client) {
+            return None;
+        }
+        let associations = gateway.associations();
         // Two of the proxy's own sockets would go on answering one another.
-        if self.map.stop.state() != StopState::Running || associations.has(key.client) {
+        if associations.has(key.client) {
             return None;
         }
         let stop = self.map.stop.child();
-        let place = associations.join(key.client.ip(), stop.clone(), QUIET)?;
+        let Some(place) = associations.join(key.client.ip(), stop.clone(), QUIET) else {
+            gateway.crowded_out(key.client);
+            return None;
+        };
         let flow = Flow::new(key, &place);
         self.running.push((self.begin)(Start {
             flow: Arc::clone(&flow),

@@ -97,6 +97,22 @@ pub trait Datagrams: Gateway {
         last: Option<SocketAddr>,
     ) -> Result<Passage, ConnectError>;
 
+    /// Whether a [`DatagramMap`](crate::DatagramMap) takes datagrams from `client`.
+    /// Those of others are dropped before a flow begins, so that whoever makes up
+    /// addresses takes no room from those who are let in. Asked for each datagram
+    /// that belongs to no flow: it should cost little.
+    fn takes(&self, client: SocketAddr) -> bool {
+        let _ = client;
+        true
+    }
+
+    /// Called for each datagram of `client` that a
+    /// [`DatagramMap`](crate::DatagramMap) has dropped since there is no room for
+    /// its flow.
+    fn crowded_out(&self, client: SocketAddr) {
+        let _ = client;
+    }
+
     /// Called once at the end of an association, before
     /// [`finished`](Gateway::finished), with what that is not told: datagrams,
     /// passed on and dropped.
@@ -118,6 +134,12 @@ macro_rules! through_pointer {
                 last: Option<SocketAddr>,
             ) -> Result<Passage, ConnectError> {
                 (**self).admit(session, target, last).await
+            }
+            fn takes(&self, client: SocketAddr) -> bool {
+                (**self).takes(client)
+            }
+            fn crowded_out(&self, client: SocketAddr) {
+                (**self).crowded_out(client);
             }
             fn dissociated(&self, session: &Self::Session, report: &AssociationReport) {
                 (**self).dissociated(session, report);
