@@ -10,7 +10,6 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use crate::cause::Scarce;
 use crate::gate::{Admission, Gate};
 use crate::outside::Outside;
-use crate::plan::Listening;
 use crate::proxy_header::FrontEnds;
 use crate::service::Service;
 use crate::throttle::Throttle;
@@ -172,11 +171,14 @@ enum Stream {
 impl Socket {
     /// # Errors
     /// If it cannot be registered with the runtime.
-    pub(crate) fn new(socket: Listening) -> io::Result<Self> {
-        Ok(match socket {
-            Listening::Tcp(socket) => Self::Tcp(TcpListener::from_std(socket)?),
-            Listening::Unix(socket) => Self::Unix(UnixListener::from_std(socket)?),
-        })
+    pub(crate) fn tcp(socket: std::net::TcpListener) -> io::Result<Self> {
+        Ok(Self::Tcp(TcpListener::from_std(socket)?))
+    }
+
+    /// # Errors
+    /// If it cannot be registered with the runtime.
+    pub(crate) fn unix(socket: std::os::unix::net::UnixListener) -> io::Result<Self> {
+        Ok(Self::Unix(UnixListener::from_std(socket)?))
     }
 
     async fn accept(&self) -> io::Result<(Stream, SocketAddr)> {

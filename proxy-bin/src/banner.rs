@@ -53,6 +53,7 @@ fn tries(place: &Place, config: &Config) -> Vec<String> {
         Protocol::Sni => vec![format!("curl --connect-to ::{at} {TLS_SITE}")],
         Protocol::Socks => vec![through("socks5h")],
         Protocol::Tcp => vec![format!("curl telnet://{at}")],
+        Protocol::Udp => vec![format!("nc -u {} {}", at.ip(), at.port())],
     }
 }
 

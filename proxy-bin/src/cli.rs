@@ -36,17 +36,17 @@ struct Options {
     /// Listen there; may be given again.
     ///
     /// SCHEME is http, https, socks (SOCKS4, 4a and 5), tcp (a relay to the
-    /// target behind the slash), sni (TLS to the host that the client names),
-    /// redirect or tproxy (what the firewall sends) or auto (http, https and
-    /// socks on one port). HOST is an IP address, IPv6 in brackets; port 0 takes
-    /// any free port. Parameters:
+    /// target behind the slash), udp (the same for datagrams), sni (TLS to the
+    /// host that the client names), redirect or tproxy (what the firewall sends)
+    /// or auto (http, https and socks on one port). HOST is an IP address, IPv6
+    /// in brackets; port 0 takes any free port. Parameters:
     /// cert=FILE and key=FILE (PEM; https needs them, auto may have them),
     /// auth=on|off, clients=NETWORK,.. (the only ones served), open=on
     /// (everybody is), trust_loopback=off (the guard is for clients on loopback
     /// too), name=NAME (in the access log), source=NAME, via=NAME (a parent, a
     /// group or direct), proxy_protocol=NETWORK,.. (the front ends that send a
     /// PROXY header, the only ones served), send_proxy=v1|v2 (to targets),
-    /// names=NAME,.. and target_port=PORT (of sni),
+    /// names=NAME,.. and target_port=PORT (of sni), idle=TIME (of udp),
     /// rate_up=RATE, rate_down=RATE (of all clients), session_rate_up=RATE,
     /// session_rate_down=RATE (of each), such as 500KB/s.
     #[arg(

@@ -1,5 +1,5 @@
-//! proxyd's policy for the datagrams of SOCKS5 UDP ASSOCIATE: each target is
-//! judged like that of a tunnel.
+//! proxyd's policy for datagrams, those of SOCKS5 UDP ASSOCIATE and of port
+//! relays: each target is judged like that of a tunnel.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
@@ -11,6 +11,7 @@ use proxy_socks::Datagrams;
 
 use crate::config::Via;
 use crate::gateway::{Proxyd, Session};
+use crate::throttle::Throttle;
 use crate::way::Way;
 
 impl Datagrams for Proxyd {
@@ -31,20 +32,41 @@ impl Datagrams for Proxyd {
         let passage = outside.pass(errand, target, last).await;
         // Of this target; nothing is kept from the association itself.
         let cause = errand.cause.take();
-        if let Err(error) = passage
-            && let Some(targets) = self.refused_datagrams().admit(Instant::now())
-        {
-            let cause = cause.map(|cause| cause.text(outside.policy()));
-            tracing::info!(
-                listener = self.service(),
-                client = %errand.person.client(),
-                %target,
-                reason = cause.unwrap_or_else(|| error.to_string()),
-                targets,
-                "datagrams are dropped"
-            );
+        match &passage {
+            Ok(passage) => session.flows(Some(passage.address), None),
+            Err(error) => {
+                session.flows(None, cause);
+                self.tell_dropped(errand.person.client(), target, || match cause {
+                    Some(cause) => cause.text(outside.policy()),
+                    None => error.to_string(),
+                });
+            }
         }
         passage
+    }
+
+    fn takes(&self, client: SocketAddr) -> bool {
+        let takes = self.takes_from(client.ip());
+        if !takes && let Some(datagrams) = self.dropped().strangers.admit(Instant::now()) {
+            tracing::info!(
+                listener = self.service(),
+                client = %client.ip(),
+                datagrams,
+                "datagrams are dropped: clients may not come from there"
+            );
+        }
+        takes
+    }
+
+    fn crowded_out(&self, client: SocketAddr) {
+        if let Some(datagrams) = self.dropped().crowd.admit(Instant::now()) {
+            tracing::warn!(
+                listener = self.service(),
+                client = %client.ip(),
+                datagrams,
+                "datagrams are dropped: a limit of [udp] on associations is reached"
+            );
+        }
     }
 
     fn dissociated(&self, session: &Session, report: &AssociationReport) {
@@ -67,6 +89,36 @@ impl Datagrams for Proxyd {
             );
         }
     }
+}
+
+impl Proxyd {
+    /// Says, not too often, why datagrams to a target are dropped.
+    pub(crate) fn tell_dropped(
+        &self,
+        client: IpAddr,
+        target: Target<'_>,
+        reason: impl FnOnce() -> String,
+    ) {
+        if let Some(targets) = self.dropped().targets.admit(Instant::now()) {
+            tracing::info!(
+                listener = self.service(),
+                %client,
+                %target,
+                reason = reason(),
+                targets,
+                "datagrams are dropped"
+            );
+        }
+    }
+}
+
+/// Keeps messages about dropped datagrams few: those to targets where they may not
+/// go, those of clients who may not come, and those for whom there is no room.
+#[derive(Debug, Default)]
+pub(crate) struct Dropped {
+    targets: Throttle,
+    strangers: Throttle,
+    crowd: Throttle,
 }
 
 /// The way, if datagrams can go by it.

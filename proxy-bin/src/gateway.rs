@@ -11,7 +11,7 @@ use proxy_core::{
 };
 
 use crate::cause::{Cause, Scarce};
-use crate::datagrams::{self, Picked};
+use crate::datagrams::{self, Dropped, Picked};
 use crate::errand::{Boxed, Errand};
 use crate::idle;
 use crate::introduction;
@@ -21,7 +21,6 @@ use crate::policy::{Judgement, Policy, Verdict};
 use crate::sources::stick;
 use crate::speeds::Speed;
 use crate::targets::{Targets, Tries};
-use crate::throttle::Throttle;
 use crate::unix;
 use crate::upstream::Upstream;
 use crate::users::{Door, Login};
@@ -36,7 +35,9 @@ pub(crate) struct Proxyd {
     users: Option<Arc<Door>>,
     /// Everybody is told that this limit is reached.
     busy: Option<Scarce>,
-    refused_datagrams: Throttle,
+    dropped: Dropped,
+    /// Each association is a flow to one target.
+    relays_datagrams: bool,
     /// What targets are sent first.
     send_proxy: Option<ProxyVersion>,
     outside: Rc<Outside>,
@@ -58,7 +59,8 @@ impl Proxyd {
             listener,
             users,
             busy: None,
-            refused_datagrams: Throttle::default(),
+            dropped: Dropped::default(),
+            relays_datagrams: false,
             send_proxy: None,
             outside,
             targets: None,
@@ -76,6 +78,12 @@ impl Proxyd {
         self.targets = targets.map(Rc::new);
     }
 
+    /// It is a port relay for datagrams: each association has one target, which
+    /// the log tells about.
+    pub(crate) fn relay_datagrams(&mut self) {
+        self.relays_datagrams = true;
+    }
+
     /// What requests are to show, so that those that come back are known.
     pub(crate) fn name(&self) -> Option<&str> {
         self.outside.name()
@@ -87,7 +95,7 @@ impl Proxyd {
             service: self.service.clone(),
             users: self.users.clone(),
             busy: Some(limit),
-            refused_datagrams: Throttle::default(),
+            dropped: Dropped::default(),
             outside: Rc::clone(&self.outside),
             targets: self.targets.clone(),
             ..*self
@@ -103,9 +111,9 @@ impl Proxyd {
         &self.service
     }
 
-    /// Keeps messages about targets that datagrams may not go to few.
-    pub(crate) fn refused_datagrams(&self) -> &Throttle {
-        &self.refused_datagrams
+    /// Keeps messages about dropped datagrams few.
+    pub(crate) fn dropped(&self) -> &Dropped {
+        &self.dropped
     }
 
     async fn identify(
@@ -116,7 +124,7 @@ impl Proxyd {
         if self.busy.is_some() {
             return Err(Denial::Busy);
         }
-        if !self.takes(from) {
+        if !self.takes_from(from) {
             return Err(Denial::Forbid);
         }
         match &self.users {
@@ -126,7 +134,7 @@ impl Proxyd {
     }
 
     /// Whether clients may come from there.
-    fn takes(&self, client: IpAddr) -> bool {
+    pub(crate) fn takes_from(&self, client: IpAddr) -> bool {
         self.outside.policy().takes(self.listener, client)
     }
 
@@ -175,6 +183,18 @@ impl Proxyd {
         }
     }
 
+    /// Remembers why a request was refused before it had a session.
+    fn deny(&self, who: &Client, ask: &Ask<'_>, cause: Option<Cause>, denial: Denial) -> Denial {
+        who.deny(ask.target, cause);
+        if self.relays_datagrams
+            && let Some(cause) = cause
+        {
+            let reason = || cause.text(self.outside.policy());
+            self.tell_dropped(ask.peer.remote.ip(), ask.target, reason);
+        }
+        denial
+    }
+
     /// Where it is noted why each target fails, if that is of use.
     fn tries(&self, who: &Client) -> Option<Rc<Tries>> {
         let targets = self.targets.as_ref()?;
@@ -194,12 +214,12 @@ impl Proxyd {
         report: &Report<'_>,
     ) -> Option<Cause> {
         match (who, session) {
-            (_, Some(session)) => session.told.as_ref()?.cause,
+            (_, Some(session)) => session.told.as_ref()?.cause.get(),
             (Some(who), None) => who.last.borrow_mut().as_mut()?.denied.take(),
             // The report tells it.
             (None, None) if report.error.is_some() || report.fault.is_some() => None,
             (None, None) if report.end == End::Forbidden => {
-                Some(match self.takes(report.peer.remote.ip()) {
+                Some(match self.takes_from(report.peer.remote.ip()) {
                     true => Cause::Banned,
                     false => Cause::Stranger,
                 })
@@ -276,12 +296,12 @@ pub(crate) struct Session {
 }
 
 /// How a session fared, for the log and for rules that ask for addresses.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Told {
     /// Where its bytes went.
-    upstream: Option<SocketAddr>,
+    upstream: Cell<Option<SocketAddr>>,
     /// What stood in the way.
-    cause: Option<Cause>,
+    cause: Cell<Option<Cause>>,
     /// The target, if rules asked for its address.
     target: Option<TargetBuf>,
 }
@@ -333,19 +353,18 @@ impl Gateway for Proxyd {
         if let Some(verdict) = &errand.verdict
             && errand.way_of(verdict).is_none()
         {
-            who.deny(ask.target, Cause::rule(verdict));
-            return Err(Denial::Forbid);
+            return Err(self.deny(who, ask, Cause::rule(verdict), Denial::Forbid));
         }
         if ask.operation == Operation::Associate
             && let Some(Err(error)) = errand.way().map(datagrams::by)
         {
-            who.deny(ask.target, Some(Cause::Connect(error)));
-            return Err(Denial::Unroutable);
+            let cause = Some(Cause::Connect(error));
+            return Err(self.deny(who, ask, cause, Denial::Unroutable));
         }
         Ok(Session {
             way: errand.way_number(),
             errand: Boxed::new(errand),
-            told: None,
+            told: (self.relays_datagrams && self.outside.log().is_on()).then(Box::default),
             speed: who.speed.clone(),
         })
     }
@@ -379,8 +398,10 @@ impl Gateway for Proxyd {
         session.told = wanted.then(|| {
             let upstream = reached.as_ref().ok();
             Box::new(Told {
-                upstream: upstream.and_then(|connected| connected.upstream.peer_addr().ok()),
-                cause: reached.as_ref().err().map(|error| errand.failed(*error)),
+                upstream: Cell::new(
+                    upstream.and_then(|connected| connected.upstream.peer_addr().ok()),
+                ),
+                cause: Cell::new(reached.as_ref().err().map(|error| errand.failed(*error))),
                 target: asked.then(|| target.into()),
             })
         });
@@ -437,11 +458,19 @@ impl Session {
         self.errand.get()
     }
 
+    /// Remembers where the datagrams of a flow go, or what stands in their way.
+    pub(crate) fn flows(&self, upstream: Option<SocketAddr>, cause: Option<Cause>) {
+        if let Some(told) = &self.told {
+            told.upstream.set(upstream);
+            told.cause.set(cause);
+        }
+    }
+
     /// Remembers how a wait for a connection ended, and who has connected.
     pub(crate) fn came_to(&mut self, upstream: Option<SocketAddr>, cause: Option<Cause>) {
         self.told = Some(Box::new(Told {
-            upstream,
-            cause,
+            upstream: Cell::new(upstream),
+            cause: Cell::new(cause),
             target: None,
         }));
         if upstream.is_some() {
@@ -454,13 +483,14 @@ impl Session {
         let Some(told) = &mut self.told else {
             return who.upstream();
         };
-        if told.upstream.is_some() {
+        let upstream = told.upstream.get();
+        if upstream.is_some() {
             let mut last = who.last.borrow_mut();
             let last = last.get_or_insert_default();
-            last.upstream = told.upstream;
+            last.upstream = upstream;
             last.target = told.target.take();
         }
-        told.upstream
+        upstream
     }
 }
 

@@ -46,12 +46,13 @@ impl Bound {
     }
 }
 
-/// What to do about a listener that could not be opened.
-pub(crate) fn advice(error: &io::Error, address: SocketAddr) -> String {
+/// What to do about a listener that could not be opened; `which` are the sockets
+/// of its kind to `ss`.
+pub(crate) fn advice(error: &io::Error, address: SocketAddr, which: &str) -> String {
     let port = address.port();
     match error.kind() {
         io::ErrorKind::AddrInUse => format!(
-            "stop the program that listens there (shown by `ss -ltnp sport = :{port}`) or write \
+            "stop the program that listens there (shown by `ss {which} sport = :{port}`) or write \
              another port"
         ),
         io::ErrorKind::AddrNotAvailable => "write an address of this machine".to_owned(),

@@ -1,7 +1,7 @@
 //! From configuration to open sockets: all addresses are bound before the first
 //! worker starts.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use proxy_tls::Acceptor;
 
 use crate::config::{Config, Listener, Origin, Protocol};
 use crate::listen::{Bound, advice};
+use crate::listen_udp::BoundUdp;
 use crate::listen_unix::{self, BoundUnix, SocketFile};
 use crate::origin_tls::Trust;
 
@@ -22,6 +23,13 @@ pub(crate) struct Place {
     pub(crate) trust: Option<Trust>,
 }
 
+impl Place {
+    /// Where connections are accepted; datagrams have ports of their own.
+    pub(crate) fn accepts_at(&self) -> Option<SocketAddr> {
+        (self.listener.protocol != Protocol::Udp).then_some(self.address)
+    }
+}
+
 /// Everything that is listened on.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -29,13 +37,21 @@ pub(crate) struct Plan {
     /// For each worker a socket for each place.
     pub(crate) sockets: Vec<Vec<Listening>>,
     /// Kept until the end.
-    pub(crate) files: Vec<SocketFile>,
+    pub(crate) kept: Kept,
+}
+
+/// What stays until the last worker has ended.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    files: Vec<SocketFile>,
+    sockets: Vec<UdpSocket>,
 }
 
 /// A socket that clients come to.
 #[derive(Debug)]
 pub(crate) enum Listening {
     Tcp(TcpListener),
+    Udp(UdpSocket),
     Unix(UnixListener),
 }
 
@@ -54,7 +70,7 @@ impl Plan {
         let mut sockets: Vec<Vec<Listening>> = Vec::new();
         sockets.resize_with(config.workers, Vec::new);
         let mut failures = Vec::new();
-        let mut files = Vec::new();
+        let mut kept = Kept::default();
         let security = acceptors.into_iter().zip(trusts);
         for (listener, (tls, trust)) in config.listeners.iter().zip(security) {
             let keepalive = config.timeouts.tcp_keepalive;
@@ -69,7 +85,8 @@ impl Plan {
                     for (worker, socket) in sockets.iter_mut().zip(bound.sockets) {
                         worker.push(socket);
                     }
-                    files.extend(bound.file);
+                    kept.files.extend(bound.file);
+                    kept.sockets.extend(bound.handles);
                 }
                 Err(text) => failures.push(failure(listener, &text)),
             }
@@ -78,7 +95,7 @@ impl Plan {
             true => Ok(Self {
                 places,
                 sockets,
-                files,
+                kept,
             }),
             false => Err(failures),
         }
@@ -90,6 +107,7 @@ struct Open {
     address: SocketAddr,
     sockets: Vec<Listening>,
     file: Option<SocketFile>,
+    handles: Vec<UdpSocket>,
 }
 
 fn bind(listener: &Listener, workers: usize, keepalive: Option<Duration>) -> Result<Open, String> {
@@ -102,15 +120,29 @@ fn bind(listener: &Listener, workers: usize, keepalive: Option<Duration>) -> Res
             address,
             sockets: bound.sockets.into_iter().map(Listening::Unix).collect(),
             file: Some(bound.file),
+            handles: Vec::new(),
+        });
+    }
+    if listener.protocol == Protocol::Udp {
+        let bound = BoundUdp::new(address, workers)
+            .and_then(|bound| Ok((bound.handles()?, bound)))
+            .map_err(|error| format!("cannot listen: {error}; {}", advice(&error, address, UDP)));
+        let (handles, bound) = bound?;
+        return Ok(Open {
+            address: bound.address,
+            sockets: bound.sockets.into_iter().map(Listening::Udp).collect(),
+            file: None,
+            handles,
         });
     }
     let transparent = listener.protocol == Protocol::Tproxy;
     let bound = Bound::new(address, workers, keepalive, transparent)
-        .map_err(|error| format!("cannot listen: {error}; {}", advice(&error, address)))?;
+        .map_err(|error| format!("cannot listen: {error}; {}", advice(&error, address, TCP)))?;
     Ok(Open {
         address: bound.address,
         sockets: bound.sockets.into_iter().map(Listening::Tcp).collect(),
         file: None,
+        handles: Vec::new(),
     })
 }
 
@@ -125,3 +157,7 @@ pub(crate) fn failure(listener: &Listener, text: &str) -> String {
         Origin::Argument(_) | Origin::Default => format!("listener {listener}{name}: {text}"),
     }
 }
+
+/// What `ss` shows them with.
+const TCP: &str = "-ltnp";
+const UDP: &str = "-lunp";

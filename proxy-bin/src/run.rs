@@ -23,7 +23,7 @@ use crate::nofile;
 use crate::origin_tls::{Seeding, Trust};
 use crate::own::OwnAddresses;
 use crate::parents::{self, Ways};
-use crate::plan::{Listening, Plan};
+use crate::plan::{Listening, Place, Plan};
 use crate::policy::Policy;
 use crate::signal::Signal;
 use crate::sources::Sources;
@@ -91,7 +91,7 @@ pub(crate) fn run(config: Config, files: Files, users: Table) -> Result<(), Vec<
     let banner = banner::text(&plan.places, &config);
     let shared = Shared {
         associations: associations(&config.udp),
-        own: OwnAddresses::new(plan.places.iter().map(|place| place.address)),
+        own: OwnAddresses::new(plan.places.iter().filter_map(Place::accepts_at)),
         places: plan.places.into(),
         policy: Arc::new(Policy::new(&config)),
         names: watches.names.service(),
@@ -132,7 +132,7 @@ pub(crate) fn run(config: Config, files: Files, users: Table) -> Result<(), Vec<
     signals.spawn_local(keep_looking(watches));
     let end = runtime.block_on(signals.run_until(life.attend()));
     // The process may end without a drop.
-    drop(plan.files);
+    drop(plan.kept);
     drop(seeding);
     if let Some(writer) = writer {
         writer.finish(match end {

@@ -108,8 +108,11 @@ impl Service {
                 socks: socks(),
                 tls,
             },
-            // The configuration has a certificate for HTTPS and a target for TCP.
-            (Protocol::Http | Protocol::Https | Protocol::Tcp, ..) => Kind::Http(http()),
+            // The configuration has a certificate for HTTPS and a target for TCP, and
+            // datagrams are no connections.
+            (Protocol::Http | Protocol::Https | Protocol::Tcp | Protocol::Udp, ..) => {
+                Kind::Http(http())
+            }
         };
         Self {
             name: listener.service(address.port()).into(),

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::net::UdpSocket;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use crate::bind::Landing;
 use crate::cause::Scarce;
 use crate::config::Config;
 use crate::egress::{Call, Egress};
+use crate::flows::Flows;
 use crate::gate::{Gate, Limit};
 use crate::gateway::Proxyd;
 use crate::idle::Idle;
@@ -108,7 +110,10 @@ async fn serve(
     };
     let outside = Rc::new(outside(&shared, log)?);
     let gate = Rc::new(Gate::new(Arc::clone(&shared.limit)));
-    let accepting = accept_all(&shared, sockets, &gate, &outside)?;
+    let Serving {
+        accepting,
+        relaying,
+    } = serve_all(&shared, sockets, &gate, &outside)?;
     spawn_local(keep_house(Rc::clone(&outside)));
     if let Some(egress) = &shared.egress {
         spawn_local(make_room(egress.calls(), Rc::clone(&outside)));
@@ -127,7 +132,14 @@ async fn serve(
         // Over when its socket is closed.
         let _ = acceptor.await;
     }
-    unless_cut(&shared, drain(&shared, &gate)).await;
+    let work = async {
+        gate.emptied().await;
+        for relay in relaying {
+            // Over with its last flow.
+            let _ = relay.await;
+        }
+    };
+    unless_cut(&shared, drain(&shared, &gate, work)).await;
     outside.log().flush();
     Ok(())
 }
@@ -187,20 +199,40 @@ async fn unless_cut(shared: &Shared, work: impl Future<Output = ()>) {
     .await;
 }
 
-fn accept_all(
+/// The tasks of the listeners.
+#[derive(Default)]
+struct Serving {
+    /// Those that accept connections.
+    accepting: Vec<JoinHandle<()>>,
+    /// Those that relay datagrams.
+    relaying: Vec<JoinHandle<()>>,
+}
+
+fn serve_all(
     shared: &Shared,
     sockets: Vec<Listening>,
     gate: &Rc<Gate>,
     outside: &Rc<Outside>,
-) -> io::Result<Vec<JoinHandle<()>>> {
+) -> io::Result<Serving> {
     let hasty = hasty(&shared.config);
-    let accept = |(at, (place, socket)): (usize, (&Place, Listening))| {
+    let mut serving = Serving::default();
+    let places = shared.places.iter().zip(sockets);
+    for (at, (place, socket)) in places.enumerate() {
         let Place {
             listener,
             address,
             tls,
             trust,
         } = place;
+        let socket = match socket {
+            Listening::Tcp(socket) => accept::Socket::tcp(socket)?,
+            Listening::Udp(socket) => {
+                let relay = relay(shared, at, place, socket, outside)?;
+                serving.relaying.push(spawn_local(relay));
+                continue;
+            }
+            Listening::Unix(socket) => accept::Socket::unix(socket)?,
+        };
         let users = shared.door.clone().filter(|_| listener.auth);
         let name = listener.service(address.port());
         let front_ends = FrontEnds::new(listener, &name, &shared.config, &shared.stop);
@@ -224,7 +256,7 @@ fn accept_all(
             )
         };
         let acceptor = Acceptor::new(
-            accept::Socket::new(socket)?,
+            socket,
             serve(&gateway, &shared.config),
             serve(&busy(Scarce::Connections), &hasty),
             serve(&busy(Scarce::ClientConnections), &hasty),
@@ -232,10 +264,28 @@ fn accept_all(
             gate,
             outside,
         );
-        Ok(spawn_local(acceptor.run()))
-    };
-    let places = shared.places.iter().zip(sockets);
-    places.enumerate().map(accept).collect()
+        serving.accepting.push(spawn_local(acceptor.run()));
+    }
+    Ok(serving)
+}
+
+/// What relays the datagrams of a listener.
+fn relay(
+    shared: &Shared,
+    at: usize,
+    place: &Place,
+    socket: UdpSocket,
+    outside: &Rc<Outside>,
+) -> io::Result<impl Future<Output = ()> + use<>> {
+    let name = place.listener.service(place.address.port());
+    let mut gateway = Proxyd::new(at, name, None, Rc::clone(outside));
+    gateway.relay_datagrams();
+    let socket = tokio::net::UdpSocket::from_std(socket)?;
+    let flows = Flows::new(&place.listener, gateway, &shared.config.udp, &shared.stop);
+    let shared = shared.clone();
+    Ok(async move {
+        flows.serve(socket, reached(&shared, Phase::Closing)).await;
+    })
 }
 
 /// Settings for connections that will only be refused.
@@ -248,18 +298,21 @@ fn hasty(config: &Config) -> Config {
 }
 
 /// Lets running work finish, and cuts what is left at the deadline.
-async fn drain(shared: &Shared, gate: &Gate) {
+async fn drain(shared: &Shared, gate: &Gate, work: impl Future<Output = ()>) {
+    let mut work = pin!(work);
     let deadline = shared.config.drain;
-    if tokio::time::timeout(deadline, gate.emptied()).await.is_ok() {
+    if tokio::time::timeout(deadline, work.as_mut()).await.is_ok() {
         return;
     }
-    tracing::warn!(connections = gate.len(), "cut at the deadline");
+    let associations = shared.associations.len();
+    tracing::warn!(
+        connections = gate.len(),
+        associations,
+        "cut at the deadline"
+    );
     shared.stop.stop(End::Drained);
     // Sessions hear of it at their next tick and report themselves.
-    if tokio::time::timeout(LAST_WORDS, gate.emptied())
-        .await
-        .is_err()
-    {
+    if tokio::time::timeout(LAST_WORDS, work).await.is_err() {
         tracing::debug!(connections = gate.len(), "dropped");
     }
 }

@@ -146,7 +146,7 @@ fn check_users(draft: &Draft, problems: &mut Vec<Problem>) {
         }
     }
     let asks = |listener: &ListenerDraft| {
-        listener.protocol.value != Protocol::Tcp
+        !matches!(listener.protocol.value, Protocol::Tcp | Protocol::Udp)
             && listener.auth.as_ref().is_none_or(|auth| auth.value)
     };
     let user = draft.users.first().map(|user| (&user.name.origin, "user"));
@@ -164,7 +164,10 @@ fn check_doubles(listeners: &[ListenerDraft], problems: &mut Vec<Problem>) {
     for (at, listener) in listeners.iter().enumerate() {
         let earlier = &listeners[..at];
         let Sourced { value, origin } = &listener.address;
-        if let Some(first) = earlier.iter().find(|l| overlap(l.address.value, *value)) {
+        let is_udp = |draft: &ListenerDraft| draft.protocol.value == Protocol::Udp;
+        // The ports of TCP are not those of UDP.
+        let mut alike = earlier.iter().filter(|l| is_udp(l) == is_udp(listener));
+        if let Some(first) = alike.find(|l| overlap(l.address.value, *value)) {
             let text = format!(
                 "expected an address of its own, found {value}, taken by {} at {}; write another \
                  port instead",

@@ -6,7 +6,9 @@ use super::check::{check_file, source};
 use super::entries::List;
 use super::listener::{ListenerDraft, TlsFiles};
 use super::problem::{Mismatch, Problem, Sourced};
-use super::{Listener, Origin, Parent, Protocol, Source, parents, relay, unix_listener};
+use super::{
+    Listener, Origin, Parent, Protocol, Source, parents, relay, udp_listener, unix_listener,
+};
 use crate::unix;
 
 /// Judges one listener; answers `None` with at least one problem.
@@ -29,6 +31,7 @@ pub(super) fn listener(
     let names = draft.names.take().map(|names| names.load(problems));
     check_front_ends(&draft, problems);
     let unix = unix_listener::finish(&draft, problems);
+    let idle = udp_listener::finish(&draft, problems);
     let tls = tls(&draft, problems);
     let via = draft.via.as_ref();
     let via = via.and_then(|name| parents::resolve(parents, name, "listener.via", problems));
@@ -57,6 +60,7 @@ pub(super) fn listener(
             .unwrap_or(HTTPS),
         proxy_protocol: draft.proxy_protocol.map(values),
         send_proxy: draft.send_proxy.map(|version| version.value),
+        idle,
         rates: draft.rates,
         session_rates: draft.session_rates,
     })
@@ -86,7 +90,7 @@ fn check_target(draft: &ListenerDraft, problems: &mut Vec<Problem>) {
     let protocol = draft.protocol.value;
     let address = draft.address.value;
     match (&draft.target, protocol) {
-        (Some(_), Protocol::Tcp) => {}
+        (Some(_), Protocol::Tcp | Protocol::Udp) => {}
         (Some(target), _) => {
             let text = format!(
                 "expected no target, found {} for protocol {protocol}, whose clients choose their \
@@ -95,15 +99,16 @@ fn check_target(draft: &ListenerDraft, problems: &mut Vec<Problem>) {
             );
             problems.push(Problem::new(&target.origin, "listener.target", text));
         }
-        (None, Protocol::Tcp) => {
+        (None, Protocol::Tcp | Protocol::Udp) => {
+            let such = relay::such(protocol);
             let text = match draft.origin {
                 Origin::Argument(_) => format!(
                     "expected a host and a port behind the address, found nothing; write \
-                     tcp://{address}/db.example:5432 instead"
+                     {protocol}://{address}/{such} instead"
                 ),
-                Origin::Default | Origin::File(..) => "expected a host and a port, found nothing; \
-                     write target = \"db.example:5432\" instead"
-                    .to_owned(),
+                Origin::Default | Origin::File(..) => format!(
+                    "expected a host and a port, found nothing; write target = \"{such}\" instead"
+                ),
             };
             problems.push(Problem::new(&draft.origin, "listener.target", text));
         }
@@ -191,9 +196,13 @@ fn tls(draft: &ListenerDraft, problems: &mut Vec<Problem>) -> Option<TlsFiles> {
         match file {
             Some(file) if takes_tls => check_file(key, file, problems),
             Some(file) => {
+                let instead = match protocol {
+                    Protocol::Udp => "tcp",
+                    _ => "https or auto",
+                };
                 let text = format!(
                     "expected no TLS files for protocol {protocol}, found one; write protocol \
-                     https or auto instead, or leave it out"
+                     {instead} instead, or leave it out"
                 );
                 problems.push(Problem::new(&file.origin, key, text));
             }

@@ -10,7 +10,7 @@ use super::entries::List;
 use super::limits::{LIMITS, TIMEOUTS, read_timeouts};
 use super::listener::{ListenerDraft, Protocol};
 use super::problem::{Mismatch, Origin, Problem, Sourced};
-use super::rate::Rates;
+use super::rate::{self, Rates};
 use super::reader::{Document, Table};
 use super::relay::{self, RelayDraft};
 use super::unix_listener::{self, Address};
@@ -202,6 +202,7 @@ fn listener(table: &Table<'_>) -> Option<ListenerDraft> {
     let target_port = table.integer("target_port", 1..=usize::from(u16::MAX));
     let proxy_protocol = table.texts("proxy_protocol", value::network);
     let send_proxy = table.text("send_proxy", value::proxy_version);
+    let idle = table.text("idle", value::timeout);
     let rates = Rates::read(table, "rate_up", "rate_down");
     let session_rates = Rates::read(table, "session_rate_up", "session_rate_down");
     let Sourced { value, origin } = address?;
@@ -227,8 +228,10 @@ fn listener(table: &Table<'_>) -> Option<ListenerDraft> {
         target_port,
         proxy_protocol,
         send_proxy,
+        idle,
         rates,
         session_rates,
+        rate_keys: rate::written(table),
     })
 }
 
@@ -265,7 +268,7 @@ const TOP: [&str; 17] = [
     "workers", "drain", "via", "listener", "user", "auth", "rule", "parent", "group", "source",
     "resolver", "timeouts", "limits", "http", "log", "bind", "udp",
 ];
-const LISTENER: [&str; 25] = [
+const LISTENER: [&str; 26] = [
     "protocol",
     "address",
     "target",
@@ -291,6 +294,7 @@ const LISTENER: [&str; 25] = [
     "target_tls",
     "target_ca",
     "mode",
+    "idle",
 ];
 const USER: [&str; 5] = ["name", "password", "source", "rate_up", "rate_down"];
 const LOG: [&str; 3] = ["level", "access", "format"];

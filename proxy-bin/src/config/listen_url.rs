@@ -42,9 +42,10 @@ impl ListenerDraft {
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let protocol = Protocol::parse(scheme).map_err(|mismatch| fail(mismatch, scheme))?;
-        if let Some((near, far)) = hint::relay(authority).filter(|_| protocol == Protocol::Tcp) {
+        let has_target = matches!(protocol, Protocol::Tcp | Protocol::Udp);
+        if let Some((near, far)) = hint::relay(authority).filter(|_| has_target) {
             let expected = "a slash between address and target";
-            let instead = format!("tcp://{near}/{far}");
+            let instead = format!("{protocol}://{near}/{far}");
             return Err(fail(Mismatch::new(expected, instead), authority));
         }
         let (address, unix) = listening(authority, path)
@@ -126,12 +127,10 @@ impl ListenerDraft {
                     }
                 }
             }
-            "rate_up" | "rate_down" | "session_rate_up" | "session_rate_down" => {
-                match rate::rate(&text) {
-                    Ok(rate) => *self.rate(key) = Some(rate),
-                    Err(mismatch) => wrong(&mismatch, &shown(&text)),
-                }
-            }
+            "idle" => match value::timeout(&text) {
+                Ok(time) => self.idle = Some(Sourced::new(time, &origin)),
+                Err(mismatch) => wrong(&mismatch, &shown(&text)),
+            },
             "names" => {
                 let mut names = List::new("listener.names", condition::name);
                 for text in text.split(',') {
@@ -175,6 +174,10 @@ impl ListenerDraft {
                 }
                 Err(mismatch) => wrong(&mismatch, &shown(&text)),
             },
+            key if rate::LISTENER_KEYS.contains(&key) => match rate::rate(&text) {
+                Ok(rate) => self.set_rate(key, rate),
+                Err(mismatch) => wrong(&mismatch, &shown(&text)),
+            },
             key if relay::is_parameter(key) => {
                 if let Err(mismatch) = self.relay.set(key, &text, &origin) {
                     wrong(&mismatch, &shown(&text));
@@ -186,6 +189,7 @@ impl ListenerDraft {
                     "balance",
                     "cert",
                     "clients",
+                    "idle",
                     "key",
                     "mode",
                     "name",
@@ -214,14 +218,18 @@ impl ListenerDraft {
         }
     }
 
-    /// The setting of one of the parameters that are rates.
-    fn rate(&mut self, key: &str) -> &mut Option<NonZeroU64> {
-        match key {
+    /// Sets one of the parameters that are rates.
+    fn set_rate(&mut self, key: &str, rate: NonZeroU64) {
+        let own = rate::LISTENER_KEYS.into_iter().find(|own| *own == key);
+        self.rate_keys
+            .extend(own.map(|own| Sourced::new(own, &self.origin)));
+        let field = match key {
             "rate_up" => &mut self.rates.up,
             "rate_down" => &mut self.rates.down,
             "session_rate_up" => &mut self.session_rates.up,
             _ => &mut self.session_rates.down,
-        }
+        };
+        *field = Some(rate);
     }
 
     /// The setting of one of the parameters that are on or off.
@@ -343,7 +351,7 @@ mod tests {
             (
                 "htp://127.0.0.1:1",
                 "--listen htp://127.0.0.1:1: expected \"auto\", \"http\", \"https\", \"redirect\", \
-                 \"sni\", \"socks\", \"tcp\" or \"tproxy\", found \"htp\"; write \"http\" instead",
+                 \"sni\", \"socks\", \"tcp\", \"tproxy\" or \"udp\", found \"htp\"; write \"http\" instead",
             ),
             (
                 "http://localhost:1",
@@ -358,7 +366,7 @@ mod tests {
             (
                 "https://127.0.0.1:1?crt=a",
                 "--listen https://127.0.0.1:1?crt=a: crt: expected \"auth\", \"balance\", \"cert\", \
-                 \"clients\", \"key\", \"mode\", \"name\", \"names\", \"open\", \"proxy_protocol\", \
+                 \"clients\", \"idle\", \"key\", \"mode\", \"name\", \"names\", \"open\", \"proxy_protocol\", \
                  \"rate_down\", \"rate_up\", \"send_proxy\", \"session_rate_down\", \
                  \"session_rate_up\", \"source\", \"target_ca\", \"target_port\", \"target_tls\", \
                  \"trust_loopback\" or \"via\", found an unknown key; write cert instead",

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use proxy_core::{NamePattern, Network, ProxyVersion, TargetBuf};
 
@@ -23,7 +24,8 @@ pub(crate) struct Listener {
     /// Of a Unix socket, a stand-in on loopback with port 0.
     pub(crate) address: SocketAddr,
     pub(crate) unix: Option<UnixPlace>,
-    /// Where a port relay leads to; `Some` exactly for [`Protocol::Tcp`].
+    /// Where a port relay leads to; `Some` exactly for [`Protocol::Tcp`] and
+    /// [`Protocol::Udp`].
     pub(crate) target: Option<TargetBuf>,
     /// What else a port relay needs.
     pub(crate) relay: Relay,
@@ -48,6 +50,9 @@ pub(crate) struct Listener {
     pub(crate) proxy_protocol: Option<Vec<Network>>,
     /// The header that targets are sent.
     pub(crate) send_proxy: Option<ProxyVersion>,
+    /// How long a flow of [`Protocol::Udp`] may rest, where it is not as
+    /// [`Udp`](super::Udp) says.
+    pub(crate) idle: Option<Option<Duration>>,
     /// What all of its clients share.
     pub(crate) rates: Rates,
     /// Those of each connection, where it does not have what `[limits]` says.
@@ -114,10 +119,12 @@ pub(crate) enum Protocol {
     Tcp,
     /// A relay to where connections are bound that the firewall hands over.
     Tproxy,
+    /// A relay of datagrams to one target.
+    Udp,
 }
 
 impl Protocol {
-    pub(crate) const WORDS: [(&'static str, Self); 8] = [
+    pub(crate) const WORDS: [(&'static str, Self); 9] = [
         ("auto", Self::Auto),
         ("http", Self::Http),
         ("https", Self::Https),
@@ -126,13 +133,14 @@ impl Protocol {
         ("socks", Self::Socks),
         ("tcp", Self::Tcp),
         ("tproxy", Self::Tproxy),
+        ("udp", Self::Udp),
     ];
 
     /// Whether it has a way to ask clients who they are.
     pub(crate) fn asks_login(self) -> bool {
         match self {
             Self::Auto | Self::Http | Self::Https | Self::Socks => true,
-            Self::Redirect | Self::Sni | Self::Tcp | Self::Tproxy => false,
+            Self::Redirect | Self::Sni | Self::Tcp | Self::Tproxy | Self::Udp => false,
         }
     }
 
@@ -143,7 +151,7 @@ impl Protocol {
         match self {
             Self::Auto | Self::Http | Self::Https | Self::Socks => true,
             Self::Sni => !named,
-            Self::Redirect | Self::Tcp | Self::Tproxy => false,
+            Self::Redirect | Self::Tcp | Self::Tproxy | Self::Udp => false,
         }
     }
 
@@ -175,6 +183,7 @@ impl fmt::Display for Protocol {
             Self::Socks => "socks",
             Self::Tcp => "tcp",
             Self::Tproxy => "tproxy",
+            Self::Udp => "udp",
         })
     }
 }
@@ -203,8 +212,11 @@ pub(crate) struct ListenerDraft {
     pub(crate) target_port: Option<Sourced<usize>>,
     pub(crate) proxy_protocol: Option<Vec<Sourced<Network>>>,
     pub(crate) send_proxy: Option<Sourced<ProxyVersion>>,
+    pub(crate) idle: Option<Sourced<Option<Duration>>>,
     pub(crate) rates: Rates,
     pub(crate) session_rates: Rates,
+    /// The keys that these were written with.
+    pub(super) rate_keys: Vec<Sourced<&'static str>>,
 }
 
 impl ListenerDraft {
@@ -230,8 +242,10 @@ impl ListenerDraft {
             target_port: None,
             proxy_protocol: None,
             send_proxy: None,
+            idle: None,
             rates: Rates::default(),
             session_rates: Rates::default(),
+            rate_keys: Vec::new(),
         }
     }
 

@@ -24,6 +24,7 @@ mod rules;
 mod sources;
 mod syntax;
 mod udp;
+mod udp_listener;
 mod unix_listener;
 mod value;
 

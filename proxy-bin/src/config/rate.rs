@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use super::problem::Mismatch;
+use super::problem::{Mismatch, Sourced};
 use super::reader::Table;
 
 /// The rates of a listener, a user, or what all have.
@@ -34,6 +34,12 @@ impl Rates {
             down: self.down.or(other.down),
         }
     }
+}
+
+/// The keys of rates that were written for a listener.
+pub(super) fn written(table: &Table<'_>) -> Vec<Sourced<&'static str>> {
+    let place = |key| Some(Sourced::new(key, &table.place(key)?));
+    LISTENER_KEYS.into_iter().filter_map(place).collect()
 }
 
 /// Reads a rate: a whole number and a unit of bytes or bits a second.
@@ -83,6 +89,13 @@ const UNITS: [(&str, u64, bool); 10] = [
     ("kbit/s", 1_000, true),
     ("Mbit/s", 1_000_000, true),
     ("Gbit/s", 1_000_000_000, true),
+];
+
+pub(super) const LISTENER_KEYS: [&str; 4] = [
+    "rate_up",
+    "rate_down",
+    "session_rate_up",
+    "session_rate_down",
 ];
 
 const LEAST: u64 = 1_000;

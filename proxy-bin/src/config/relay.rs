@@ -12,7 +12,7 @@ use super::check::check_file;
 use super::listener::ListenerDraft;
 use super::problem::{Mismatch, Origin, Problem, Sourced};
 use super::reader::Table;
-use super::{Protocol, file, unix_listener, value};
+use super::{Protocol, file, udp_listener, unix_listener, value};
 use crate::unix;
 
 /// What a port relay needs beyond its first target.
@@ -101,7 +101,7 @@ impl RelayDraft {
     }
 
     /// Each key that was written.
-    fn written(&self) -> impl Iterator<Item = (&'static str, &Origin)> {
+    pub(super) fn written(&self) -> impl Iterator<Item = (&'static str, &Origin)> {
         let targets = self.targets.as_ref().and_then(|targets| targets.first());
         let all = [
             ("targets", targets.map(|target| &target.origin)),
@@ -134,6 +134,14 @@ pub(super) fn target(folder: &Path, text: &str) -> Result<TargetBuf, Mismatch> {
     }
 }
 
+/// A target such as such a relay may have, for messages.
+pub(super) fn such(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Udp => "dns.example:53",
+        _ => "db.example:5432",
+    }
+}
+
 /// Whether that is no host of this name with a port.
 pub(super) fn is_unix(text: &str) -> bool {
     let rest = text.strip_prefix(unix::PREFIX);
@@ -148,6 +156,13 @@ pub(super) fn is_parameter(key: &str) -> bool {
 /// Judges all of it; the first target becomes that of the listener.
 pub(super) fn finish(draft: &mut ListenerDraft, problems: &mut Vec<Problem>) -> Relay {
     let protocol = draft.protocol.value;
+    if protocol == Protocol::Udp {
+        if let Some(target) = &draft.target {
+            check_own(draft, "listener.target", target, problems);
+        }
+        udp_listener::check_relay(&draft.relay, problems);
+        return Relay::default();
+    }
     if protocol != Protocol::Tcp {
         for (key, origin) in draft.relay.written() {
             let text = format!(
@@ -217,9 +232,13 @@ fn check_own(
     }
     let address = draft.address.value;
     if goes_to.port == address.port() && goes_to.host == Host::Ip(address.ip()) {
+        let what = match draft.protocol.value {
+            Protocol::Udp => "datagrams",
+            _ => "connections",
+        };
         let text = format!(
             "expected another server, found this listener's own address {address}; write where \
-             connections shall go instead"
+             {what} shall go instead"
         );
         problems.push(Problem::new(&target.origin, key, text));
     }

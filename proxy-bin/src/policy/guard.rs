@@ -22,7 +22,7 @@ pub(super) enum Trust {
 impl Trust {
     pub(super) fn of(listener: &Listener) -> Self {
         match (listener.protocol, listener.trust_loopback) {
-            (Protocol::Tcp, _) => Self::Everybody,
+            (Protocol::Tcp | Protocol::Udp, _) => Self::Everybody,
             (_, true) => Self::Loopback,
             (_, false) => Self::Nobody,
         }
