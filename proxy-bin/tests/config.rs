@@ -172,7 +172,7 @@ fn unknown_keys() {
         &[
             "proxyd.toml:1: wokers: expected auth, bind, drain, group, http, limits, listener, log, parent, \
              resolver, rule, source, timeouts, udp, user, via, workers, found an unknown key; write workers instead",
-            "proxyd.toml:5: listener.adress: expected address, auth, balance, cert, clients, key, mode, name, names, \
+            "proxyd.toml:5: listener.adress: expected address, auth, balance, cert, clients, idle, key, mode, name, names, \
              open, protocol, proxy_protocol, rate_down, rate_up, send_proxy, session_rate_down, session_rate_up, \
              source, target, target_ca, target_port, target_tls, targets, trust_loopback, via, \
              found an unknown key; write address instead",
@@ -232,7 +232,7 @@ fn wrong_values() {
             "proxyd.toml:2: drain: expected a time with a unit (ms, s, m or h) of at most a year, \
              found \"soon\"; write \"30s\" instead",
             "proxyd.toml:4: listener.protocol: expected \"auto\", \"http\", \"https\", \
-             \"redirect\", \"sni\", \"socks\", \"tcp\" or \"tproxy\", found \"socks5\"; write \"socks\" (it serves SOCKS4, 4a and 5) instead",
+             \"redirect\", \"sni\", \"socks\", \"tcp\", \"tproxy\" or \"udp\", found \"socks5\"; write \"socks\" (it serves SOCKS4, 4a and 5) instead",
             "proxyd.toml:5: listener.address: expected an IP address and a port, found \
              \"localhost:1080\"; write \"127.0.0.1:1080\" instead",
             "proxyd.toml:6: listener.auth: expected true or false, found \"yes\"; write true \
@@ -799,7 +799,7 @@ fn file_and_command_line_add_up() {
         said,
         [
             "--listen x://1: expected \"auto\", \"http\", \"https\", \"redirect\", \"sni\", \
-             \"socks\", \"tcp\" or \"tproxy\", found \"x\"; write one of these instead",
+             \"socks\", \"tcp\", \"tproxy\" or \"udp\", found \"x\"; write one of these instead",
             "--drain: expected a time with a unit (ms, s, m or h) of at most a year, \
              found \"9\"; write \"9s\" instead",
         ]

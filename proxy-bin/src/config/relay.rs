@@ -161,6 +161,10 @@ pub(super) fn finish(draft: &mut ListenerDraft, problems: &mut Vec<Problem>) -> 
             check_own(draft, "listener.target", target, problems);
         }
         udp_listener::check_relay(&draft.relay, problems);
+        if draft.target.is_none() {
+            // It is told of already, and not missing besides.
+            draft.target = draft.relay.targets.take().and_then(|mut all| all.pop());
+        }
         return Relay::default();
     }
     if protocol != Protocol::Tcp {
