@@ -94,11 +94,11 @@ fn datagrams_of_every_length_pass_both_ways() {
         let client = client(&relay.ip().to_string(), relay);
         let mut random = Random::new(7);
         let mut bytes = 0;
-        for length in [0, 1, 2, 512, 1_452, 1_453, 9_000, 60_000, 0, 100] {
+        for length in [0, 1, 2, 512, 1_452, 1_453, 9_000, 60_000, 65_507, 0, 100] {
             round(&client, &random.bytes(length));
             bytes += length as u64;
         }
-        assert_eq!(echo.count() - seen, 10);
+        assert_eq!(echo.count() - seen, 11);
         let own = client.local_addr().expect("bound").to_string();
         let stopped = proxy.finish();
         let lines = LogLine::all(&stopped.stdout);
