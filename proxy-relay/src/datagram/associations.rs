@@ -263,8 +263,7 @@ impl Drop for Listens {
 struct Members {
     all: HashMap<u64, Member>,
     clients: HashMap<IpAddr, Crowd>,
-    /// Nobody has to make room before this time.
-    busy_until: u64,
+    queue: Queue,
     last: u64,
     port: u32,
     sockets: HashMap<u16, Vec<SocketAddr>>,
@@ -274,8 +273,54 @@ struct Members {
 #[derive(Debug, Default)]
 struct Crowd {
     count: usize,
-    /// As in [`Members`].
+    queue: Queue,
+}
+
+/// Who makes room next, of all or of one client. A flood of newcomers is answered
+/// without a look at each member.
+#[derive(Debug, Default)]
+struct Queue {
+    /// The numbers of those that the last look found idle for longest, and when
+    /// each was used last; the next one at the end.
+    idle: Vec<(u64, u64)>,
+    /// If there are none left, nobody has to make room before this time.
     busy_until: u64,
+}
+
+impl Queue {
+    fn next(&mut self, all: &HashMap<u64, Member>) -> Option<u64> {
+        loop {
+            let (number, last) = self.idle.pop()?;
+            // It may have ended, or been used, since.
+            if all
+                .get(&number)
+                .is_some_and(|own| own.activity.last() == last)
+            {
+                return Some(number);
+            }
+        }
+    }
+
+    /// Looks for the idle ones among the `count` members that matter.
+    fn look(&mut self, all: &HashMap<u64, Member>, client: Option<IpAddr>, count: usize, now: u64) {
+        let of = |member: &Member| client.is_none_or(|client| client == member.client);
+        self.busy_until = u64::MAX;
+        for (number, member) in all.iter().filter(|(_, member)| of(member)) {
+            let last = member.activity.last();
+            let busy_until = last.saturating_add(member.quiet);
+            match busy_until <= now {
+                true => self.idle.push((*number, last)),
+                false => self.busy_until = self.busy_until.min(busy_until),
+            }
+        }
+        let share = (count / SHARE).max(1);
+        self.idle.sort_unstable_by_key(|(_, last)| *last);
+        self.idle.truncate(share);
+        self.idle.reverse();
+        if !self.idle.is_empty() {
+            self.busy_until = 0;
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -284,13 +329,6 @@ struct Member {
     stop: Stop,
     quiet: u64,
     activity: Activity,
-}
-
-impl Member {
-    /// From when on it may have to make room.
-    fn busy_until(&self) -> u64 {
-        self.activity.last().saturating_add(self.quiet)
-    }
 }
 
 impl Members {
@@ -302,39 +340,39 @@ impl Members {
 
     /// Whether one more may come, of this client or at all; if there are `cap`,
     /// the one that has been idle for longest makes room.
-    ///
-    /// When all are busy it is noted until when that is so at least: a flood of
-    /// newcomers is then turned away without a look at each member.
     fn has_room(&mut self, client: Option<IpAddr>, cap: usize, now: u64) -> bool {
         let crowd = client.map(|client| self.clients.get(&client));
-        let (count, busy_until) = match crowd {
-            None => (self.all.len(), self.busy_until),
-            Some(crowd) => crowd.map_or((0, 0), |crowd| (crowd.count, crowd.busy_until)),
+        let count = match crowd {
+            None => self.all.len(),
+            Some(crowd) => crowd.map_or(0, |crowd| crowd.count),
         };
         if count < cap {
             return true;
         }
-        if now < busy_until {
+        let Some(queue) = self.queue(client) else {
             return false;
+        };
+        let mut queue = std::mem::take(queue);
+        let mut oldest = queue.next(&self.all);
+        if oldest.is_none() && now >= queue.busy_until {
+            queue.look(&self.all, client, count, now);
+            oldest = queue.next(&self.all);
         }
-        let of = |member: &&Member| client.is_none_or(|client| client == member.client);
-        let idle = |(_, member): &(&u64, &Member)| of(member) && member.busy_until() <= now;
-        let oldest = self.all.iter().filter(idle);
-        let oldest = oldest.min_by_key(|(_, member)| member.activity.last());
-        if let Some(number) = oldest.map(|(number, _)| *number).filter(|_| cap > 0) {
-            if let Some(member) = self.remove(number) {
-                member.stop.stop(End::Limit);
-            }
-            return true;
+        if let Some(own) = self.queue(client) {
+            *own = queue;
         }
-        let theirs = self.all.values().filter(of);
-        let until = theirs.map(Member::busy_until).min().unwrap_or(u64::MAX);
-        match client.map(|client| self.clients.get_mut(&client)) {
-            None => self.busy_until = until,
-            Some(Some(crowd)) => crowd.busy_until = until,
-            Some(None) => {}
+        let member = oldest.and_then(|number| self.remove(number));
+        if let Some(member) = &member {
+            member.stop.stop(End::Limit);
         }
-        false
+        member.is_some()
+    }
+
+    fn queue(&mut self, client: Option<IpAddr>) -> Option<&mut Queue> {
+        match client {
+            None => Some(&mut self.queue),
+            Some(client) => Some(&mut self.clients.get_mut(&client)?.queue),
+        }
     }
 
     fn insert(&mut self, number: u64, member: Member) {
@@ -393,6 +431,10 @@ fn group(client: IpAddr) -> IpAddr {
     }
 }
 
+/// One look at all members finds those who make room for one newcomer in so many
+/// of them.
+const SHARE: usize = 64;
+
 /// Any will do, but 0.
 const ANY_PORT: u16 = 9;
 
@@ -439,6 +481,38 @@ mod tests {
         drop(first);
         assert_eq!(all.len(), 2);
         assert!(join("192.0.2.4", 5).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn p68_a_flood_has_them_make_room_in_their_order() {
+        const CAP: usize = 1_000;
+        let mut all = Associations::new();
+        all.per_client(CAP).total(2 * CAP);
+        let mut places = Vec::new();
+        let mut stops = Vec::new();
+        for _ in 0..CAP {
+            let stop = Stop::new();
+            places.push(all.join(ip(ONE), stop.clone(), QUIET).expect("room"));
+            stops.push(stop);
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        tokio::time::advance(QUIET).await;
+        let mut newcomers = Vec::new();
+        for at in 0..CAP {
+            // Who is used meanwhile is passed over.
+            if at == 5 {
+                places[7].activity().touch();
+            }
+            let newcomer = all.join(ip(ONE), Stop::new(), QUIET);
+            let ended = stops.iter().filter(|stop| !stop.is_running()).count();
+            assert_eq!(newcomer.is_some(), at < CAP - 1, "{at}");
+            assert_eq!(ended, (at + 1).min(CAP - 1), "{at}");
+            newcomers.extend(newcomer);
+            let next = at + 1 + usize::from(at >= 6);
+            assert!(stops.get(next).is_none_or(Stop::is_running), "{at}");
+        }
+        assert!(stops[7].is_running());
+        assert_eq!(all.len(), CAP);
     }
 
     #[tokio::test]
