@@ -14,7 +14,7 @@ use crate::{Passthrough, RelayReport, Transport, relay, unless, vanished};
 /// several.
 ///
 /// Policy is asked as for any other tunnel: the client is authenticated without
-/// credentials and authorized for [`Operation::Tunnel`].
+/// credentials and authorized for [`Operation::Tunnel`](proxy_core::Operation::Tunnel).
 ///
 /// Of several targets ([`also`](Self::also)) the next one is tried if policy
 /// forbids this client the one before or it cannot be reached; each may take as
