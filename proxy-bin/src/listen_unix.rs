@@ -1,12 +1,15 @@
 //! Listening at a Unix socket: one for all workers, and its file.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Metadata, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::config::UnixPlace;
@@ -31,7 +34,10 @@ impl BoundUnix {
         let address = SockAddr::unix(path)?;
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
         match socket.bind(&address) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path)? => {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                if !is_stale(path)? {
+                    return Err(error);
+                }
                 fs::remove_file(path)?;
                 socket.bind(&address)?;
             }
@@ -59,31 +65,31 @@ impl BoundUnix {
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
-    /// Device and inode.
-    identity: (u64, u64),
+    /// Keeps the file's number from being given to another one, even when it has
+    /// been removed: a successor would else be taken for it.
+    file: File,
 }
 
 impl SocketFile {
     fn new(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(Self {
             path: path.to_owned(),
-            identity: identity(path)?,
+            file: rustix::fs::open(path, flags, Mode::empty())?.into(),
         })
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if identity(&self.path).is_ok_and(|now| now == self.identity) {
+        let identity = |found: Metadata| (found.dev(), found.ino());
+        let own = self.file.metadata().map(identity);
+        let now = fs::symlink_metadata(&self.path).map(identity);
+        if own.is_ok_and(|own| now.is_ok_and(|now| now == own)) {
             // If it fails, the next start replaces it.
             let _ = fs::remove_file(&self.path);
         }
     }
-}
-
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    let metadata = fs::symlink_metadata(path)?;
-    Ok((metadata.dev(), metadata.ino()))
 }
 
 /// Whether a socket lies there that nobody listens at any more.
@@ -91,9 +97,24 @@ fn is_stale(path: &Path) -> io::Result<bool> {
     if !fs::symlink_metadata(path)?.file_type().is_socket() {
         return Ok(false);
     }
-    let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-    Ok(UnixStream::connect(path).is_err_and(refused))
+    let address = SockAddr::unix(path)?;
+    let is_refused = || -> io::Result<bool> {
+        let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        // A listener whose queue is full would have us wait in it.
+        socket.set_nonblocking(true)?;
+        let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+        Ok(socket.connect(&address).is_err_and(refused))
+    };
+    if !is_refused()? {
+        return Ok(false);
+    }
+    // Another one may be about to listen there.
+    thread::sleep(START);
+    is_refused()
 }
+
+/// From a socket's file to listening at it, at most.
+const START: Duration = Duration::from_millis(100);
 
 /// What to do about one that could not be opened.
 pub(crate) fn advice(error: &io::Error) -> &'static str {
@@ -111,6 +132,7 @@ pub(crate) fn advice(error: &io::Error) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixStream;
 
     fn place(path: &Path, mode: Option<u32>) -> UnixPlace {
         UnixPlace {
@@ -147,5 +169,52 @@ mod tests {
         let error = BoundUnix::new(&place(&path, None), 1).expect_err("no socket");
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         assert_eq!(fs::read_to_string(&path).expect("kept"), "precious");
+    }
+
+    #[test]
+    fn the_file_of_a_successor_stays() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("x.sock");
+        for _ in 0..20 {
+            let old = BoundUnix::new(&place(&path, None), 1).expect("bound");
+            let BoundUnix { sockets, file } = old;
+            // It drains, and another one starts meanwhile.
+            drop(sockets);
+            let new = BoundUnix::new(&place(&path, None), 1).expect("bound");
+            drop(file);
+            UnixStream::connect(&path).expect("connected");
+            drop(new);
+            assert!(!path.exists());
+        }
+    }
+
+    #[test]
+    fn somebody_with_a_full_queue_listens_too() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("x.sock");
+        let busy = Socket::new(Domain::UNIX, Type::STREAM, None).expect("a socket");
+        let address = SockAddr::unix(&path).expect("an address");
+        busy.bind(&address).expect("bound");
+        busy.listen(0).expect("listening");
+        let _first = UnixStream::connect(&path).expect("room for one");
+        let error = BoundUnix::new(&place(&path, None), 1).expect_err("a live one");
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn one_that_is_about_to_listen_is_left_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("x.sock");
+        let other = Socket::new(Domain::UNIX, Type::STREAM, None).expect("a socket");
+        let address = SockAddr::unix(&path).expect("an address");
+        other.bind(&address).expect("bound");
+        thread::scope(|threads| {
+            threads.spawn(|| {
+                thread::sleep(START / 4);
+                other.listen(1).expect("listening");
+            });
+            let error = BoundUnix::new(&place(&path, None), 1).expect_err("a live one");
+            assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        });
     }
 }

@@ -10,6 +10,7 @@ use proxy_core::{ConnectError, Connected, Target, TargetBuf, Timeouts};
 use crate::cause::Cause;
 use crate::config::Listener;
 use crate::errand::Errand;
+use crate::introduction;
 use crate::origin_tls::{OriginTls, Trust};
 use crate::outside::Outside;
 use crate::policy::Policy;
@@ -67,6 +68,9 @@ impl Targets {
                 let permit = outside.permit(errand, Some(target)).await?;
                 let mut upstream = Upstream::unix(unix::connect(path, self.patience).await?);
                 upstream.set_permit(permit);
+                if let Some(header) = &errand.header {
+                    introduction::send(header, &mut upstream).await?;
+                }
                 Connected::fresh(upstream)
             }
         };

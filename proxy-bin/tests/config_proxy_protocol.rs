@@ -63,9 +63,9 @@ fn p73_not_everybody_may_be_a_front_end() {
     );
     mistakes(
         "",
-        &["--listen", "http://127.0.0.1:1?proxy_protocol=::/0"],
+        &["--listen", "http://127.0.0.1:1?open=on&proxy_protocol=::/0"],
         &[&format!(
-            "--listen http://127.0.0.1:1?proxy_protocol=::/0: proxy_protocol: expected the \
+            "--listen http://127.0.0.1:1?open=on&proxy_protocol=::/0: proxy_protocol: expected the \
              networks of front ends, found ::/0, {text}"
         )],
     );
@@ -91,7 +91,7 @@ fn the_url_has_both() {
         &[("p.toml", "")],
         &[
             "--listen",
-            "socks://127.0.0.1:1?proxy_protocol=10.0.0.1,fd00::/8&send_proxy=v2",
+            "socks://127.0.0.1:1?proxy_protocol=10.0.0.1,fd00::/8&send_proxy=v2&open=on",
         ],
     );
     assert_eq!(status, Some(0), "{said:?}");
@@ -108,5 +108,16 @@ fn front_ends_do_not_make_a_proxy_less_open() {
     assert!(
         said.iter().any(|line| line.contains("an open proxy")),
         "{said:?}"
+    );
+    // Nor is one open to nobody whose front ends are on this machine.
+    mistakes(
+        "",
+        &["--listen", "http://127.0.0.1:1?proxy_protocol=127.0.0.1"],
+        &[
+            "--listen http://127.0.0.1:1?proxy_protocol=127.0.0.1: open: expected users to ask for \
+             or a list of client networks at 127.0.0.1:1, to which front ends bring others, found \
+             neither: an open proxy; write --user NAME:PASSWORD, or ?clients=192.168.0.0/16 \
+             instead, or ?open=on if everybody may use it",
+        ],
     );
 }

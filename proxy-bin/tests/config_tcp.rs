@@ -359,6 +359,19 @@ fn mistakes_about_unix_sockets() {
              /run/x.sock; write where connections shall go instead",
         ],
     );
+    let other = listener.replace("x.sock", "y.sock");
+    mistakes_in(
+        &format!(
+            "{listener}target = \"unix:/run/y.sock\"\n\
+             {other}targets = [\"a.example:1\", \"unix:/run/../run/x.sock\"]\n"
+        ),
+        &[
+            "4: listener.target: expected another server, found /run/y.sock, where proxyd itself \
+             listens (p.toml:7); write where connections shall go instead",
+            "8: listener.targets: expected another server, found /run/../run/x.sock, where proxyd \
+             itself listens (p.toml:3); write where connections shall go instead",
+        ],
+    );
     mistakes_in(
         &format!("{listener}target = \"a.example:1\"\n{listener}target = \"b.example:1\"\n"),
         &[

@@ -13,7 +13,7 @@ use support::{
 /// Every kind of listener, each taking connections from the networks `from` with
 /// a header only; the log on standard output.
 fn start(target: SocketAddr, from: &str, toml: &str) -> Proxyd {
-    start_with(target, &format!("proxy_protocol={from}"), toml)
+    start_with(target, &format!("proxy_protocol={from}&open=on"), toml)
 }
 
 fn start_with(target: SocketAddr, query: &str, toml: &str) -> Proxyd {

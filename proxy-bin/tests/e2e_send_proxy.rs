@@ -252,9 +252,9 @@ fn p73_parents_carry_the_header_to_the_target() {
 fn p73_a_chain_hands_the_client_on() {
     let (origin, accepted) = Origin::manual();
     for (first, second) in [("v1", "v2"), ("v2", "v1")] {
-        let query = format!("proxy_protocol=127.0.0.1&send_proxy={second}");
+        let query = format!("proxy_protocol=127.0.0.1&open=on&send_proxy={second}");
         let inner = start(origin.address, &query, "");
-        let query = format!("proxy_protocol=127.0.0.1&send_proxy={first}");
+        let query = format!("proxy_protocol=127.0.0.1&open=on&send_proxy={first}");
         let outer = start(inner.address("tcp"), &query, "");
         let to = inner.address("tcp");
         let conn = Conn::dial(outer.address("tcp"));

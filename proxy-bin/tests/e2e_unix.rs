@@ -78,6 +78,25 @@ fn p44_a_target_at_a_unix_socket() {
 }
 
 #[test]
+fn p73_a_unix_target_is_told_the_client_first() {
+    let folder = folder();
+    let path = folder.path().join("db.sock");
+    let listener = UnixListener::bind(path).expect("bound");
+    let proxy = to_unix(folder.path(), "send_proxy = \"v1\"");
+    let conn = Conn::dial(proxy.address("tcp"));
+    conn.send("hello");
+    let (mut socket, _) = listener.accept().expect("a client");
+    socket.set_read_timeout(Some(DEADLINE)).expect("set");
+    let (from, to) = (conn.local().port(), proxy.address("tcp").port());
+    let expected = format!("PROXY TCP4 127.0.0.1 127.0.0.1 {from} {to}\r\nhello");
+    let mut found = vec![0; expected.len()];
+    socket.read_exact(&mut found).expect("the header and more");
+    assert_eq!(String::from_utf8_lossy(&found), expected);
+    drop((conn, socket));
+    proxy.finish();
+}
+
+#[test]
 fn a_socket_that_nobody_listens_at_is_refused() {
     let folder = folder();
     let path = folder.path().join("db.sock");

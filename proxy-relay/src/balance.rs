@@ -74,6 +74,14 @@ impl Targets {
         }
     }
 
+    /// Notes that a connection, which `led` with a target if it began there, has
+    /// learnt nothing of it: the next one is to find out then.
+    pub(crate) fn tells_nothing(&self, place: usize, led: bool) {
+        if let Some(entry) = self.list.get(place).filter(|entry| led && !entry.is_fit()) {
+            entry.unfit_until.store(1, Ordering::Relaxed);
+        }
+    }
+
     /// Empty if it is the order of the list.
     fn detour(&self, now: u32) -> Vec<usize> {
         let count = self.list.len();
@@ -201,6 +209,23 @@ mod tests {
         assert_eq!(orders(&targets, 25), [0, 1], "that one never told");
         targets.works(0);
         assert_eq!(orders(&targets, 25), [0, 1]);
+    }
+
+    #[test]
+    fn a_look_that_tells_nothing_is_left_to_the_next() {
+        let targets = targets(Balance::Failover, 2);
+        fails(&targets, 0, 5);
+        for _ in 0..3 {
+            assert_eq!(orders(&targets, 15), [0, 1]);
+            targets.tells_nothing(0, true);
+        }
+        assert_eq!(orders(&targets, 15), [0, 1]);
+        // Nor does one that only came to it behind the others.
+        targets.tells_nothing(0, false);
+        assert_eq!(orders(&targets, 15), [1, 0]);
+        targets.works(0);
+        targets.tells_nothing(0, true);
+        assert_eq!(orders(&targets, 15), [0, 1]);
     }
 
     #[test]

@@ -162,17 +162,20 @@ impl<G: Gateway<Upstream: Transport>> PortMap<G> {
         let who = tunnels.identify(&ledger.peer).await?;
         let who = ledger.who.insert(who);
         let mut failure = PortMapError::Vanished;
-        for place in self.targets.order(ledger.start) {
+        for (nth, place) in self.targets.order(ledger.start).enumerate() {
             *at = place;
             ledger.session = None;
             let target = self.targets.at(place).as_target();
             let reach = tunnels.reach(&ledger.peer, who, target, &mut ledger.session);
             match reach.await {
                 Err(error) if error.is_of_this_target() => {
-                    self.note(place, error);
+                    self.note(place, nth == 0, error);
                     failure = error;
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    self.targets.tells_nothing(place, nth == 0);
+                    return Err(error);
+                }
                 Ok(upstream) => {
                     self.targets.works(place);
                     return Ok(upstream);
@@ -183,11 +186,12 @@ impl<G: Gateway<Upstream: Transport>> PortMap<G> {
     }
 
     /// What is not the target's fault says nothing of the next attempt.
-    fn note(&self, place: usize, error: PortMapError) {
-        if let PortMapError::Connect(error) = error
-            && error.retryable()
-        {
-            self.targets.fails(place, Instant::now());
+    fn note(&self, place: usize, led: bool, error: PortMapError) {
+        match error {
+            PortMapError::Connect(error) if error.retryable() => {
+                self.targets.fails(place, Instant::now());
+            }
+            _ => self.targets.tells_nothing(place, led),
         }
     }
 }

@@ -13,7 +13,9 @@ use super::check_listener::listener;
 use super::draft::{Draft, UserDraft};
 use super::listener::ListenerDraft;
 use super::problem::{Mismatch, Problem, Sourced, nearest, shown};
-use super::{Access, Config, Format, Listener, Origin, Protocol, Source, User, unix_listener};
+use super::{
+    Access, Config, Format, Listener, Origin, Protocol, Source, User, relay, unix_listener,
+};
 
 impl Draft {
     /// Fills in the defaults and judges the whole.
@@ -32,6 +34,7 @@ impl Draft {
         let sources = self.sources.finish(&mut problems);
         let have_users = !self.users.is_empty() || self.auth.file.is_some();
         let services: Vec<String> = self.listeners.iter().map(ListenerDraft::service).collect();
+        relay::check_rounds(&self.listeners, &mut problems);
         let listeners: Vec<Listener> = self
             .listeners
             .into_iter()

@@ -161,7 +161,9 @@ fn check_open(draft: &ListenerDraft, auth: bool, problems: &mut Vec<Problem>) {
     // 0.0.0.0/0 lists everybody.
     let some = |clients: &Vec<Sourced<Network>>| clients.iter().all(|one| one.value.prefix() > 0);
     let listed = draft.clients.as_ref().is_some_and(some);
-    let closed = auth || open || listed || address.ip().is_loopback();
+    // Front ends bring clients from elsewhere.
+    let is_own = address.ip().is_loopback() && draft.proxy_protocol.is_none();
+    let closed = auth || open || listed || is_own;
     let protocol = draft.protocol.value;
     if closed || !protocol.leads_anywhere(draft.names.is_some()) {
         return;
@@ -178,10 +180,13 @@ fn check_open(draft: &ListenerDraft, auth: bool, problems: &mut Vec<Problem>) {
         (false, true) => ("a list of names", "?names=.example.com"),
         (false, false) => ("a list of names", "names = [\".example.com\"]"),
     };
+    let reached = match draft.proxy_protocol {
+        Some(_) if address.ip().is_loopback() => "to which front ends bring others",
+        _ => "which others can reach",
+    };
     let text = format!(
-        "expected {expected} or a list of client networks at {address}, which others can reach, \
-         found neither: an open proxy; write {instead} or {clients} instead, or {open} if everybody \
-         may use it"
+        "expected {expected} or a list of client networks at {address}, {reached}, found neither: \
+         an open proxy; write {instead} or {clients} instead, or {open} if everybody may use it"
     );
     problems.push(Problem::new(&draft.origin, "listener.open", text));
 }

@@ -217,6 +217,36 @@ pub(super) fn finish(draft: &mut ListenerDraft, problems: &mut Vec<Problem>) -> 
     }
 }
 
+/// Relays that lead to each other's Unix sockets would do so for ever. Only a
+/// configuration can tell: nobody is asked on the way.
+pub(super) fn check_rounds(listeners: &[ListenerDraft], problems: &mut Vec<Problem>) {
+    for draft in listeners {
+        let one = draft
+            .target
+            .iter()
+            .map(|target| ("listener.target", target));
+        let several = draft.relay.targets.iter().flatten();
+        for (key, target) in one.chain(several.map(|target| (key(target), target))) {
+            let Some(path) = unix::path(target.value.as_target()) else {
+                continue;
+            };
+            let leads_to = |other: &&ListenerDraft| {
+                let own = other.unix.as_ref();
+                !std::ptr::eq(*other, draft)
+                    && own.is_some_and(|own| unix_listener::is_same(&own.value, Path::new(path)))
+            };
+            if let Some(other) = listeners.iter().find(leads_to) {
+                let text = format!(
+                    "expected another server, found {path}, where proxyd itself listens ({}); write \
+                     where connections shall go instead",
+                    other.address.origin
+                );
+                problems.push(Problem::new(&target.origin, key, text));
+            }
+        }
+    }
+}
+
 /// A relay that leads to itself would do so for ever.
 fn check_own(
     draft: &ListenerDraft,
