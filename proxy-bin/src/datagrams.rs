@@ -9,10 +9,8 @@ use proxy_core::{ConnectError, ConnectErrorKind, Target};
 use proxy_relay::{AssociationReport, Associations, Passage};
 use proxy_socks::Datagrams;
 
-use crate::config::Via;
 use crate::gateway::{Proxyd, Session};
 use crate::throttle::Throttle;
-use crate::way::Way;
 
 impl Datagrams for Proxyd {
     fn associations(&self) -> &Associations {
@@ -119,17 +117,6 @@ pub(crate) struct Dropped {
     targets: Throttle,
     strangers: Throttle,
     crowd: Throttle,
-}
-
-/// The way, if datagrams can go by it.
-///
-/// # Errors
-/// If it leads through a parent, which carries none.
-pub(crate) fn by(way: Way) -> Result<Way, ConnectError> {
-    match way.via {
-        Via::Direct => Ok(way),
-        Via::Parent(_) => Err(ConnectError::parent(ConnectErrorKind::NetworkUnreachable)),
-    }
 }
 
 /// The addresses that an association sends from, by entry of

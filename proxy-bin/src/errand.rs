@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use proxy_core::{ConnectError, ConnectErrorKind, FreeList, Host, ProxyHeader, Target};
 
+use crate::carried::Carriers;
 use crate::cause::{Cause, Scarce};
-use crate::datagrams::{self, Picked};
+use crate::datagrams::Picked;
 use crate::policy::{Act, Judgement, Person, Policy, Usual, Verdict};
 use crate::targets::Tries;
 use crate::way::Way;
@@ -38,6 +39,8 @@ pub(crate) struct Errand {
     pub(crate) header: Option<Box<ProxyHeader>>,
     /// Where its datagrams go out from.
     pub(crate) picked: Picked,
+    /// The parents that carry its datagrams.
+    pub(crate) carriers: Carriers,
     /// What stood in the way last.
     pub(crate) cause: Cell<Option<Cause>>,
     /// What stood in the way of each target of a port relay, for the log.
@@ -72,7 +75,9 @@ impl Boxed {
 
     /// Gives the memory back.
     pub(crate) fn give_back(&mut self) {
-        if let Some(errand) = self.0.take() {
+        if let Some(mut errand) = self.0.take() {
+            // They would live on until it is used again.
+            errand.carriers = Carriers::default();
             SPARE.with_borrow_mut(|spare| spare.give(errand));
         }
     }
@@ -144,19 +149,6 @@ impl Errand {
         }
     }
 
-    /// The same for datagrams.
-    ///
-    /// # Errors
-    /// That it is forbidden, or leads through a parent, which carries none.
-    pub(crate) fn permit_datagrams(
-        &self,
-        policy: &Policy,
-        verdict: &Verdict,
-        address: IpAddr,
-    ) -> Result<Way, ConnectError> {
-        datagrams::by(self.permit(policy, verdict, address)?)
-    }
-
     /// What the guard says of a target that a parent will look up: of a name only little
     /// is known.
     ///
@@ -167,9 +159,21 @@ impl Errand {
         policy: &Policy,
         target: Target<'_>,
     ) -> Result<(), ConnectError> {
-        let Some(verdict) = &self.verdict else {
-            return Ok(());
-        };
+        self.verdict.map_or(Ok(()), |verdict| {
+            self.guard_unseen_by(policy, &verdict, target)
+        })
+    }
+
+    /// The same of a target that was judged by itself.
+    ///
+    /// # Errors
+    /// That it is forbidden.
+    pub(crate) fn guard_unseen_by(
+        &self,
+        policy: &Policy,
+        verdict: &Verdict,
+        target: Target<'_>,
+    ) -> Result<(), ConnectError> {
         let guarded = match target.host {
             Host::Ip(ip) => policy.guard(&self.person, verdict, ip),
             Host::Name(name) => policy.guard_name(&self.person, verdict, name),

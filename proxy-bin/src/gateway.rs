@@ -10,8 +10,9 @@ use proxy_core::{
     Operation, Peer, ProxyVersion, Report, Shaping, Target, TargetBuf,
 };
 
+use crate::carried::Carriers;
 use crate::cause::{Cause, Scarce};
-use crate::datagrams::{self, Dropped, Picked};
+use crate::datagrams::{Dropped, Picked};
 use crate::errand::{Boxed, Errand};
 use crate::idle;
 use crate::introduction;
@@ -346,6 +347,7 @@ impl Gateway for Proxyd {
             via: ask.via.map(Box::from),
             header: introduction::header(self.send_proxy, ask),
             picked: Picked::default(),
+            carriers: Carriers::default(),
             cause: Cell::new(None),
             tries: self.tries(who),
         };
@@ -356,7 +358,7 @@ impl Gateway for Proxyd {
             return Err(self.deny(who, ask, Cause::rule(verdict), Denial::Forbid));
         }
         if ask.operation == Operation::Associate
-            && let Some(Err(error)) = errand.way().map(datagrams::by)
+            && let Some(Err(error)) = errand.way().map(|way| self.outside.carries(way))
         {
             let cause = Some(Cause::Connect(error));
             return Err(self.deny(who, ask, cause, Denial::Unroutable));

@@ -5,6 +5,7 @@
 mod accept;
 mod banner;
 mod bind;
+mod carried;
 mod cause;
 mod certificates;
 mod cli;

@@ -64,6 +64,13 @@ pub(crate) struct Means {
     pub(crate) log: AccessLog,
 }
 
+/// How datagrams get to an address.
+enum Course {
+    Direct(Passage),
+    /// Through a parent.
+    Through(Way),
+}
+
 impl Outside {
     pub(crate) fn new(means: Means) -> Self {
         Self {
@@ -184,31 +191,86 @@ impl Outside {
     ) -> Result<Passage, ConnectError> {
         let judge = |ip| self.judge_datagram(errand, target, SocketAddr::new(ip, target.port));
         if let Some(last) = last
-            && let Ok(passage) = judge(last.ip())
+            && let Ok(Course::Direct(passage)) = judge(last.ip())
         {
             return Ok(passage);
         }
         let name = match target.host {
-            Host::Ip(ip) => return judge(ip),
+            Host::Ip(ip) => {
+                return match judge(ip)? {
+                    Course::Direct(passage) => Ok(passage),
+                    Course::Through(way) => self.carry(errand, way).await,
+                };
+            }
             Host::Name(name) => name,
         };
         let policy = &self.policy;
         if let Judgement::Decided(verdict) = policy.judge(&errand.person, errand.act, target, None)
-            && errand.way_of(&verdict).is_none()
         {
-            // What is forbidden is not looked up.
-            return Err(errand.refused(Cause::rule(&verdict)));
+            match errand.way_of(&verdict) {
+                // What is forbidden is not looked up.
+                None => return Err(errand.refused(Cause::rule(&verdict))),
+                Some(way) if way.via != Via::Direct => {
+                    errand.guard_unseen_by(policy, &verdict, target)?;
+                    return self.carry(errand, way).await;
+                }
+                Some(_) => {}
+            }
         }
+        let addresses = match self.dialer.lookup(name).await {
+            Ok(addresses) => addresses,
+            Err(error) => {
+                // A name that has no address here may have one for a parent.
+                let verdict = errand.judge_nowhere(policy, target);
+                let way = errand.way_of(&verdict).filter(|way| way.via != Via::Direct);
+                let Some(way) = way else {
+                    return Err(error);
+                };
+                errand.guard_unseen_by(policy, &verdict, target)?;
+                return self.carry(errand, way).await;
+            }
+        };
         let mut failure = ConnectError::origin(ConnectErrorKind::NameNotFound);
         let mut second = None;
-        for ip in self.dialer.lookup(name).await? {
+        for ip in addresses {
             match judge(ip) {
-                Ok(passage) if passage.has_route() => return Ok(passage),
-                Ok(passage) => second = second.or(Some(passage)),
+                Ok(Course::Direct(passage)) if passage.has_route() => return Ok(passage),
+                Ok(Course::Direct(passage)) => second = second.or(Some(passage)),
+                Ok(Course::Through(way)) => return self.carry(errand, way).await,
                 Err(error) => failure = error,
             }
         }
         second.ok_or(failure)
+    }
+
+    /// The way of datagrams through a parent, who is asked for an association if
+    /// this one has none there yet.
+    async fn carry(&self, errand: &Errand, way: Way) -> Result<Passage, ConnectError> {
+        self.carries(way)?;
+        let Via::Parent(parent) = way.via else {
+            return Err(ConnectError::origin(ConnectErrorKind::Other));
+        };
+        if let Some(passage) = errand.carriers.get(way) {
+            return Ok(passage);
+        }
+        let permit = self.permit(errand, None).await?;
+        let dial = async |hop: Target<'_>| self.dial_parent(way, hop).await;
+        let turn = self.parents.turn(parent);
+        let relay = self.parents.associate(turn, dial).await?;
+        Ok(errand.carriers.keep(way, relay, permit))
+    }
+
+    /// Whether datagrams can go by that way.
+    ///
+    /// # Errors
+    /// If it leads through a parent that carries none.
+    pub(crate) fn carries(&self, way: Way) -> Result<(), ConnectError> {
+        match way.via {
+            Via::Parent(parent) if !self.parents.carries_datagrams(parent) => {
+                Err(ConnectError::parent(ConnectErrorKind::NetworkUnreachable))
+            }
+            Via::Direct | Via::Parent(_) => Ok(()),
+        }
     }
 
     /// What the rules say of a name, now that its addresses matter. The first
@@ -397,23 +459,26 @@ impl Outside {
         errand: &Errand,
         target: Target<'_>,
         address: SocketAddr,
-    ) -> Result<Passage, ConnectError> {
+    ) -> Result<Course, ConnectError> {
         let own = self.associations.on_port(address.port());
         if !own.is_empty() && OwnAddresses::new(own).lead_from(address) {
             return Err(ConnectError::origin(ConnectErrorKind::Loop));
         }
         let verdict = errand.judge(&self.policy, target, address.ip());
-        let way = errand.permit_datagrams(&self.policy, &verdict, address.ip())?;
+        let way = errand.permit(&self.policy, &verdict, address.ip())?;
+        if way.via != Via::Direct {
+            return Ok(Course::Through(way));
+        }
         let pick = |source| {
             let pick = || self.sources.pick(source, way.stick, address.ip());
             errand.picked.get(source, address.ip(), pick)
         };
         let source = way.source.map(pick).transpose()?;
-        Ok(Passage {
+        Ok(Course::Direct(Passage {
             address,
             source,
             carrier: None,
-        })
+        }))
     }
 
     /// The address to connect from; `None` leaves it to the system.

@@ -417,9 +417,9 @@ fn p30_ports_of_associations_are_no_targets() {
 }
 
 #[test]
-fn datagrams_do_not_pass_by_a_parent() {
+fn datagrams_pass_by_no_parent_that_carries_none() {
     let echo = Echo::new();
-    let parent = "[[parent]]\nname = \"up\"\nurl = \"socks5://127.0.0.1:9\"";
+    let parent = "[[parent]]\nname = \"up\"\nurl = \"http://127.0.0.1:9\"";
     let via = format!("{SOCKS}via = \"up\"");
     // If nothing can go there, that is told at once.
     let proxy = with_file(&format!("{parent}\n{via}"));

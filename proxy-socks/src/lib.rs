@@ -39,7 +39,7 @@
 //!
 //! Main types: [`ServerHandshake`], [`Next`], [`Methods`], [`ClientHandshake`],
 //! [`ReplyCode`], [`wire`], and with `serve`: `Server`, `Config`, `Datagrams`,
-//! `Incoming`, `ServeError`.
+//! `Incoming`, `ParentRelay`, `ServeError`.
 //!
 //! Not here: GSSAPI (RFC 1961), identd, and BIND on the client's side.
 
@@ -47,6 +47,8 @@
 
 mod code;
 mod handshake;
+#[cfg(feature = "serve")]
+mod parent_relay;
 #[cfg(feature = "serve")]
 mod serve;
 pub mod wire;
@@ -56,5 +58,7 @@ pub use handshake::{
     Authenticate, ClientError, ClientHandshake, Methods, NeedsInput, Next, PendingReply,
     PendingRequest, ServerError, ServerErrorKind, ServerHandshake,
 };
+#[cfg(feature = "serve")]
+pub use parent_relay::ParentRelay;
 #[cfg(feature = "serve")]
 pub use serve::{Config, Datagrams, Incoming, Listening, ServeError, Served, Server};

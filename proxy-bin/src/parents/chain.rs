@@ -4,11 +4,12 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use bytes::BytesMut;
 use proxy_core::{ConnectError, Credentials, HttpParent, Target, TargetBuf};
 use proxy_http::ConnectHandshake;
-use proxy_relay::drive;
-use proxy_socks::ClientHandshake;
+use proxy_relay::{DriveError, drive};
 use proxy_socks::wire::WireError;
+use proxy_socks::{ClientError, ClientHandshake, ParentRelay};
 use proxy_tls::Connector;
 use proxy_tls::rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
@@ -117,6 +118,34 @@ impl Chain {
         }
         Ok(upstream)
     }
+
+    /// Whether it can be asked to relay datagrams: a single hop of SOCKS5, whose
+    /// datagrams nothing else would have to carry.
+    pub(super) fn carries_datagrams(&self) -> bool {
+        matches!(&self.hops[..], [hop] if hop.speaks == Speaks::Socks5 && hop.tls.is_none())
+    }
+
+    /// Asks its only hop for an association.
+    pub(super) async fn associate<D>(
+        &self,
+        stage: &Cell<Stage>,
+        dial: &D,
+    ) -> Result<ParentRelay, Failure>
+    where
+        D: AsyncFn(Target<'_>) -> Result<TcpStream, ConnectError>,
+    {
+        let hop = &self.hops[0];
+        let fail = |trouble| Failure::new(stage.get(), trouble);
+        let dialled = dial(hop.target.as_target()).await;
+        let mut control = dialled.map_err(|error| fail(Trouble::Dial(error)))?;
+        let login = hop.login.as_ref().map(credentials);
+        let handshake = ClientHandshake::associate(login);
+        let mut handshake = handshake.map_err(|error| fail(error.into()))?;
+        let bound = drive(&mut control, &mut BytesMut::new(), &mut handshake).await;
+        let bound = bound.map_err(|error| fail(error.into()))?;
+        let relay = ParentRelay::new(control, bound);
+        relay.map_err(|error| fail(DriveError::<ClientError>::Io(error).into()))
+    }
 }
 
 impl Hop {
@@ -160,7 +189,7 @@ impl Hop {
             return None;
         }
         let authorization = self.login.as_ref().map(|login| {
-            let mut value = bytes::BytesMut::new();
+            let mut value = BytesMut::new();
             proxy_http::auth::encode(credentials(login), &mut value);
             value[..].into()
         });

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proxy_core::{ConnectError, Target, Timeouts};
+use proxy_socks::ParentRelay;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
@@ -171,22 +172,72 @@ impl Parents {
     where
         D: AsyncFn(Target<'_>) -> Result<TcpStream, ConnectError>,
     {
+        let all = Untried::all(self.group(turn.group).members.len());
+        let attempt = async |member, budget| self.attempt(member, wanted, budget, &dial).await;
+        let (member, mut upstream) = self.try_each(turn, all, attempt).await?;
+        upstream.set_lane(Lane {
+            chain: lane(member),
+            ..upstream.lane()
+        });
+        Ok(upstream)
+    }
+
+    /// Whether one of them can relay datagrams.
+    pub(crate) fn carries_datagrams(&self, via: u16) -> bool {
+        !self.carriers(self.group(via)).is_empty()
+    }
+
+    /// Asks for an association: the member whose turn it is, or the next one, of
+    /// those that relay datagrams.
+    ///
+    /// # Errors
+    /// The trouble of the member tried last.
+    pub(crate) async fn associate<D>(
+        &self,
+        turn: Turn,
+        dial: D,
+    ) -> Result<ParentRelay, ConnectError>
+    where
+        D: AsyncFn(Target<'_>) -> Result<TcpStream, ConnectError>,
+    {
+        let carriers = self.carriers(self.group(turn.group));
+        let attempt = async |member: u16, budget| {
+            let chain = &self.ways.0.chains[usize::from(member)];
+            let stage = Cell::default();
+            within(budget, &stage, chain.associate(&stage, &dial)).await
+        };
+        let (_, relay) = self.try_each(turn, carriers, attempt).await?;
+        Ok(relay)
+    }
+
+    fn carriers(&self, group: &Group) -> Untried {
+        let mut carriers = Untried::all(group.members.len());
+        for (at, member) in group.members.iter().enumerate() {
+            if !self.ways.0.chains[usize::from(*member)].carries_datagrams() {
+                carriers.remove(at);
+            }
+        }
+        carriers
+    }
+
+    /// Tries the members that are `untried`, and says which one it was.
+    async fn try_each<T>(
+        &self,
+        turn: Turn,
+        mut untried: Untried,
+        attempt: impl AsyncFn(u16, Option<Duration>) -> Result<T, Failure>,
+    ) -> Result<(u16, T), ConnectError> {
         let group = self.group(turn.group);
         let end = self.patience.map(|patience| Instant::now() + patience);
-        let mut untried = Untried::all(group.members.len());
         loop {
             let at = self.next(group, turn, untried);
             let member = group.members[at];
             let budget = end.map(|end| untried.share(end));
             untried.remove(at);
-            let failure = match self.attempt(member, wanted, budget, &dial).await {
-                Ok(mut upstream) => {
+            let failure = match attempt(member, budget).await {
+                Ok(reached) => {
                     self.states[usize::from(member)].health.works();
-                    upstream.set_lane(Lane {
-                        chain: lane(member),
-                        ..upstream.lane()
-                    });
-                    return Ok(upstream);
+                    return Ok((member, reached));
                 }
                 Err(failure) => failure,
             };
@@ -218,12 +269,7 @@ impl Parents {
         };
         let stage = Cell::default();
         let reaching = chain.reach(wanted, &self.ways.0.name, &stage, dial);
-        match budget {
-            None => reaching.await,
-            Some(budget) => tokio::time::timeout(budget, reaching)
-                .await
-                .unwrap_or_else(|_| Err(Failure::late(stage.get()))),
-        }
+        within(budget, &stage, reaching).await
     }
 
     /// The next member: the first untried one from the turn on that is fit, or,
@@ -265,6 +311,20 @@ impl Parents {
 
     fn group(&self, via: u16) -> &Group {
         &self.ways.0.groups[usize::from(via)]
+    }
+}
+
+/// Gives an attempt so much time.
+async fn within<T>(
+    budget: Option<Duration>,
+    stage: &Cell<Stage>,
+    attempt: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    match budget {
+        None => attempt.await,
+        Some(budget) => tokio::time::timeout(budget, attempt)
+            .await
+            .unwrap_or_else(|_| Err(Failure::late(stage.get()))),
     }
 }
 

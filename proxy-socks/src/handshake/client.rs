@@ -1,9 +1,10 @@
-//! The client's side: asks a SOCKS server for a tunnel to a target.
+//! The client's side: asks a SOCKS server for a tunnel to a target, or to relay
+//! datagrams.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use bytes::BytesMut;
-use proxy_core::{Credentials, Handshake, Status, Step, Target};
+use proxy_core::{Credentials, Handshake, Host, Status, Step, Target};
 
 use super::ClientError;
 use crate::ReplyCode;
@@ -33,6 +34,7 @@ use crate::wire::{
 /// ```
 #[derive(Debug)]
 pub struct ClientHandshake<'t> {
+    command: Command,
     target: Target<'t>,
     state: State<'t>,
 }
@@ -66,6 +68,7 @@ impl<'t> ClientHandshake<'t> {
     pub fn v4(target: Target<'t>, user_id: &'t [u8]) -> Result<Self, WireError> {
         crate::wire::check_user_id(user_id)?;
         Ok(Self {
+            command: Command::CONNECT,
             target,
             state: State::Start4(UserId(user_id)),
         })
@@ -74,6 +77,7 @@ impl<'t> ClientHandshake<'t> {
     /// SOCKS5 without a login.
     pub fn v5(target: Target<'t>) -> Self {
         Self {
+            command: Command::CONNECT,
             target,
             state: State::Start5(None),
         }
@@ -87,8 +91,27 @@ impl<'t> ClientHandshake<'t> {
     pub fn v5_login(target: Target<'t>, login: Credentials<'t>) -> Result<Self, WireError> {
         let login = Login::new(login)?;
         Ok(Self {
+            command: Command::CONNECT,
             target,
             state: State::Start5(Some(login)),
+        })
+    }
+
+    /// UDP ASSOCIATE of SOCKS5, with this login if the server asks for one. Where
+    /// we shall send from is left open, since the socket comes later; the output is
+    /// the address that the server takes datagrams at.
+    ///
+    /// # Errors
+    /// As [`v5_login`](Self::v5_login).
+    pub fn associate(login: Option<Credentials<'t>>) -> Result<Self, WireError> {
+        let login = login.map(Login::new).transpose()?;
+        Ok(Self {
+            command: Command::ASSOCIATE,
+            target: Target {
+                host: Host::Ip(Ipv4Addr::UNSPECIFIED.into()),
+                port: 0,
+            },
+            state: State::Start5(login),
         })
     }
 
@@ -170,7 +193,7 @@ impl<'t> ClientHandshake<'t> {
 
     fn encode_request(&self, output: &mut BytesMut) -> Result<(), WireError> {
         let request = Request {
-            command: Command::CONNECT,
+            command: self.command,
             target: self.target,
         };
         request.encode(output)
