@@ -28,7 +28,7 @@ impl Default for Udp {
         Self {
             advertise: Vec::new(),
             ports: None,
-            per_client: 64,
+            per_client: 256,
             associations: 1024,
             idle: Some(Duration::from_secs(300)),
         }

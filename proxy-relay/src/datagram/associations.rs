@@ -42,7 +42,7 @@ pub struct Associations {
 impl Default for Associations {
     fn default() -> Self {
         Self {
-            per_client: 64,
+            per_client: 256,
             total: 1024,
             ports: (0, 0),
             advertise: Vec::new(),
@@ -59,7 +59,7 @@ impl Associations {
     }
 
     /// The most associations of one client address, or of one IPv6 network of 64
-    /// bits; 64 by default.
+    /// bits; 256 by default.
     pub fn per_client(&mut self, cap: usize) -> &mut Self {
         self.per_client = cap;
         self
