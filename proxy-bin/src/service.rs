@@ -494,7 +494,7 @@ fn socks(gateway: &Rc<Proxyd>, auth: bool, config: &Config, stop: &Stop) -> Sock
 mod tests {
     use super::*;
 
-    /// With the runtime's own 104 bytes a task takes up multiples of 128: five
+    /// With the runtime's own 104 bytes a task takes up multiples of 128: six
     /// of them, as long as this holds.
     #[test]
     fn the_task_of_a_socks_connection_is_small() {

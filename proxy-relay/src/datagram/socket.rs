@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
-use socket2::{Domain, Protocol, Type};
+use socket2::{Domain, Protocol, SockRef, Type};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
@@ -36,6 +36,11 @@ impl Socket {
     pub(super) fn new(io: UdpSocket) -> io::Result<Arc<Self>> {
         let batches = UdpSocketState::new((&io).into())?;
         plain(&io)?;
+        let socket = SockRef::from(&io);
+        if socket.recv_buffer_size()? < ROOM {
+            // As far as the system lets it grow.
+            let _ = socket.set_recv_buffer_size(ROOM);
+        }
         Ok(Arc::new(Self { io, batches }))
     }
 
@@ -144,6 +149,11 @@ fn free(socket: &socket2::Socket) {
 
 #[cfg(not(target_os = "linux"))]
 fn free(_: &socket2::Socket) {}
+
+/// Bytes that may have arrived before they are read: a few thousand datagrams, as
+/// come while a busy worker is elsewhere. The system takes no memory for it
+/// before.
+const ROOM: usize = 1024 * 1024;
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
