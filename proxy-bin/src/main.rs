@@ -25,6 +25,7 @@ mod listen_udp;
 mod listen_unix;
 mod log;
 mod mark;
+mod metrics;
 mod name_files;
 mod nofile;
 mod origin_tls;

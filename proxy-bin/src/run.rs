@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use proxy_core::Stop;
 use proxy_relay::{Aside, Associations};
 use proxy_tls::Acceptor;
+use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
 
@@ -18,6 +19,7 @@ use crate::config::{Access, Config, Udp};
 use crate::egress::Egress;
 use crate::gate::Limit;
 use crate::log::{Handle, Writer};
+use crate::metrics::{Metrics, Page};
 use crate::name_files::NameFiles;
 use crate::nofile;
 use crate::origin_tls::{Seeding, Trust};
@@ -89,6 +91,7 @@ pub(crate) fn run(config: Config, files: Files, users: Table) -> Result<(), Vec<
         .map_err(|error| vec![format!("cannot watch for signals: {error}")])?;
 
     let banner = banner::text(&plan.places, &config);
+    let page = open_page(&config, &plan, &runtime)?;
     let shared = Shared {
         associations: associations(&config.udp),
         own: OwnAddresses::new(plan.places.iter().filter_map(Place::accepts_at)),
@@ -107,6 +110,8 @@ pub(crate) fn run(config: Config, files: Files, users: Table) -> Result<(), Vec<
         },
         stop: Stop::new(),
         phase,
+        metrics: page.as_ref().map(|(_, metrics)| Arc::clone(metrics)),
+        number: 0,
         config: Arc::new(config),
     };
     let relays_speak_tls = shared.places.iter().any(|place| place.trust.is_some());
@@ -130,6 +135,9 @@ pub(crate) fn run(config: Config, files: Files, users: Table) -> Result<(), Vec<
         hangup_ends: io::stderr().is_terminal(),
     };
     signals.spawn_local(keep_looking(watches));
+    if let Some((page, _)) = page {
+        signals.spawn_local(page.serve());
+    }
     let end = runtime.block_on(signals.run_until(life.attend()));
     // The process may end without a drop.
     drop(plan.kept);
@@ -145,6 +153,35 @@ pub(crate) fn run(config: Config, files: Files, users: Table) -> Result<(), Vec<
         End::Failed => Err(vec!["a worker failed".to_owned()]),
         End::Well => Ok(()),
     }
+}
+
+/// Opens the page of metrics, if there is to be one.
+///
+/// # Errors
+/// That its address cannot be listened at.
+fn open_page(
+    config: &Config,
+    plan: &Plan,
+    runtime: &Runtime,
+) -> Result<Option<(Page, Arc<Metrics>)>, Vec<String>> {
+    let Some(address) = config.metrics.address else {
+        return Ok(None);
+    };
+    let services = plan.places.iter();
+    let services = services.map(|place| place.listener.service(place.address.port()));
+    let metrics = Arc::new(Metrics::new(services.collect(), plan.sockets.len()));
+    let clients = config.metrics.clients.clone();
+    let _entered = runtime.enter();
+    let page = Page::listen(address, clients, Arc::clone(&metrics));
+    let page = page.map_err(|error| {
+        vec![format!(
+            "metrics.address {address}: cannot listen: {error}; write another address"
+        )]
+    })?;
+    if let Ok(address) = page.local_addr() {
+        tracing::info!("metrics are at http://{address}/metrics");
+    }
+    Ok(Some((page, metrics)))
 }
 
 /// What the main thread hears of.
@@ -247,7 +284,8 @@ fn start_workers(
     let (ready, all_ready) = blocking::channel();
     let workers = sockets.len();
     for (number, sockets) in sockets.into_iter().enumerate() {
-        let (shared, log, tell) = (shared.clone(), log.clone(), tell.clone());
+        let (mut shared, log, tell) = (shared.clone(), log.clone(), tell.clone());
+        shared.number = number;
         let ready = ready.clone();
         thread::Builder::new()
             .name(format!("worker-{number}"))

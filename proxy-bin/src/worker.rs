@@ -25,6 +25,7 @@ use crate::gate::{Gate, Limit};
 use crate::gateway::Proxyd;
 use crate::idle::Idle;
 use crate::log::{self, AccessLog};
+use crate::metrics::Metrics;
 use crate::origin_tls::{OriginTls, Trust};
 use crate::outside::{Means, Outside};
 use crate::own::OwnAddresses;
@@ -42,6 +43,8 @@ use crate::users::Door;
 /// What all workers share; read only, or counters off the path of requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared {
+    /// Whose copy this is: that of a worker, counted from 0.
+    pub(crate) number: usize,
     pub(crate) config: Arc<Config>,
     pub(crate) places: Arc<[Place]>,
     pub(crate) own: OwnAddresses,
@@ -56,6 +59,8 @@ pub(crate) struct Shared {
     pub(crate) limit: Arc<Limit>,
     /// If there are limits on connections towards outside.
     pub(crate) egress: Option<Arc<Egress>>,
+    /// If they are read.
+    pub(crate) metrics: Option<Arc<Metrics>>,
     /// If there are rates.
     pub(crate) speeds: Option<Arc<Speeds>>,
     /// Idle origin connections that each worker may keep.
@@ -215,6 +220,10 @@ fn serve_all(
     outside: &Rc<Outside>,
 ) -> io::Result<Serving> {
     let hasty = hasty(&shared.config);
+    let counts = shared
+        .metrics
+        .as_ref()
+        .and_then(|all| all.of(shared.number));
     let mut serving = Serving::default();
     let places = shared.places.iter().zip(sockets);
     for (at, (place, socket)) in places.enumerate() {
@@ -238,6 +247,7 @@ fn serve_all(
         let front_ends = FrontEnds::new(listener, &name, &shared.config, &shared.stop);
         let mut gateway = Proxyd::new(at, name, users, Rc::clone(outside));
         gateway.send_proxy(listener.send_proxy);
+        gateway.count_in(counts.clone());
         gateway.lead_to(Targets::of(
             listener,
             trust.as_ref(),

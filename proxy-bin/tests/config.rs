@@ -168,9 +168,9 @@ fn unknown_keys() {
         "wokers = 2\n\n[[listener]]\nprotocol = \"http\"\nadress = \"127.0.0.1:1\"\n\
          address = \"127.0.0.1:1\"\n\n[timeouts]\nidle = \"1s\"\n[log]\nlevl = \"info\"\n\
          [[user]]\nname = \"a\"\npassword = \"b\"\npasswd = \"hunter2\"\n[limits]\nheads = 1\n\
-         [metrics]\n",
+         [telemetry]\n",
         &[
-            "proxyd.toml:1: wokers: expected auth, bind, drain, group, http, limits, listener, log, parent, \
+            "proxyd.toml:1: wokers: expected auth, bind, drain, group, http, limits, listener, log, metrics, parent, \
              resolver, rule, source, timeouts, udp, user, via, workers, found an unknown key; write workers instead",
             "proxyd.toml:5: listener.adress: expected address, auth, balance, cert, clients, idle, key, mode, name, names, \
              open, protocol, proxy_protocol, rate_down, rate_up, send_proxy, session_rate_down, session_rate_up, \
@@ -186,7 +186,7 @@ fn unknown_keys() {
              head_bytes, header_count, held_bytes, idle_connections, idle_per_origin, idle_time, \
              origin_connections, requests, session_rate_down, session_rate_up, upstream_connections, user_rate_down, user_rate_up, found an unknown key; write one \
              of these instead",
-            "proxyd.toml:18: metrics: expected auth, bind, drain, group, http, limits, listener, log, parent, \
+            "proxyd.toml:18: telemetry: expected auth, bind, drain, group, http, limits, listener, log, metrics, parent, \
              resolver, rule, source, timeouts, udp, user, via, workers, found an unknown key; write one of these instead",
         ],
     );

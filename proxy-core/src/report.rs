@@ -108,6 +108,32 @@ pub enum End {
 }
 
 impl End {
+    /// Each of them once; more may be added.
+    pub const ALL: [Self; 22] = [
+        Self::BadResponse,
+        Self::BadRequest,
+        Self::Busy,
+        Self::Challenged,
+        Self::ClientFinished,
+        Self::ClientReset,
+        Self::ClientTimeout,
+        Self::Completed,
+        Self::ConnectFailed,
+        Self::ConnectTimeout,
+        Self::Drained,
+        Self::Forbidden,
+        Self::HalfClosed,
+        Self::Idle,
+        Self::Lifetime,
+        Self::Limit,
+        Self::OriginFinished,
+        Self::OriginReset,
+        Self::OriginTimeout,
+        Self::Stopped,
+        Self::Truncated,
+        Self::WriteStalled,
+    ];
+
     /// The word used in logs and metrics.
     ///
     /// ```

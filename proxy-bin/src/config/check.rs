@@ -76,6 +76,7 @@ impl Draft {
             level: self.level.unwrap_or(LevelFilter::INFO),
             bind: self.bind,
             udp: self.udp,
+            metrics: self.metrics,
         })
     }
 }

@@ -11,6 +11,7 @@ use super::bind::Bind;
 use super::http::HttpDraft;
 use super::limits::Limits;
 use super::listener::ListenerDraft;
+use super::metrics::Metrics;
 use super::parents::ParentsDraft;
 use super::problem::{Origin, Problem, Sourced, shown_user};
 use super::rate::Rates;
@@ -42,6 +43,7 @@ pub(crate) struct Draft {
     pub(crate) level: Option<LevelFilter>,
     pub(crate) bind: Bind,
     pub(crate) udp: Udp,
+    pub(crate) metrics: Metrics,
 }
 
 impl Draft {

@@ -15,8 +15,8 @@ use super::reader::{Document, Table};
 use super::relay::{self, RelayDraft};
 use super::unix_listener::{self, Address};
 use super::{
-    Access, Format, LEVELS, auth, bind, condition, http, parents, resolver, rules, sources, syntax,
-    udp, value,
+    Access, Format, LEVELS, auth, bind, condition, http, metrics, parents, resolver, rules,
+    sources, syntax, udp, value,
 };
 
 impl Draft {
@@ -60,6 +60,7 @@ impl Draft {
                 &LOG,
                 &bind::KEYS,
                 &udp::KEYS,
+                &metrics::KEYS,
             ]
             .concat();
             let message = syntax::message(text, &span, error.message(), &harmless);
@@ -120,6 +121,9 @@ impl Draft {
         }
         if let Some(table) = top.table("udp", &udp::KEYS) {
             self.udp.read(&table);
+        }
+        if let Some(table) = top.table("metrics", &metrics::KEYS) {
+            self.metrics.read(&table);
         }
         if let Some(table) = top.table("log", &LOG) {
             self.level = table
@@ -264,9 +268,9 @@ fn plain<T>(sourced: Sourced<T>) -> T {
     sourced.value
 }
 
-const TOP: [&str; 17] = [
+const TOP: [&str; 18] = [
     "workers", "drain", "via", "listener", "user", "auth", "rule", "parent", "group", "source",
-    "resolver", "timeouts", "limits", "http", "log", "bind", "udp",
+    "resolver", "timeouts", "limits", "http", "log", "bind", "udp", "metrics",
 ];
 const LISTENER: [&str; 26] = [
     "protocol",

@@ -14,6 +14,7 @@ mod http;
 mod limits;
 mod listen_url;
 mod listener;
+mod metrics;
 mod parents;
 mod problem;
 mod rate;
@@ -43,6 +44,7 @@ pub(crate) use file::access;
 pub(crate) use http::Http;
 pub(crate) use limits::Limits;
 pub(crate) use listener::{Listener, Protocol, TlsFiles};
+pub(crate) use metrics::Metrics;
 pub(crate) use parents::{Chain, Hop, HopProtocol, Login, Order, Parent, Via};
 pub(crate) use problem::{Mismatch, Origin, Problem, Sourced, nearest, shown, shown_user};
 pub(crate) use rate::Rates;
@@ -78,6 +80,7 @@ pub(crate) struct Config {
     pub(crate) level: LevelFilter,
     pub(crate) bind: Bind,
     pub(crate) udp: Udp,
+    pub(crate) metrics: Metrics,
 }
 
 impl Config {
