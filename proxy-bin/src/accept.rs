@@ -103,22 +103,24 @@ impl Entry {
     /// Takes a connection in; where front ends show whom theirs are for, in a
     /// task of its own until that is known.
     fn receive(self: &Rc<Self>, stream: Stream, remote: SocketAddr) {
-        match (&self.front_ends, stream) {
-            (Some(front_ends), Stream::Tcp(stream)) => {
-                let entry = Rc::clone(self);
-                front_ends.receive(stream, remote, move |stream, client| {
-                    entry.admit(Stream::Tcp(stream), client);
-                });
-            }
-            // The configuration has no front ends at Unix sockets.
-            (_, stream) => self.admit(stream, remote),
+        let Some(front_ends) = &self.front_ends else {
+            return self.admit(stream, remote);
+        };
+        let entry = Rc::clone(self);
+        match stream {
+            Stream::Tcp(stream) => front_ends.receive(stream, remote, move |stream, client| {
+                entry.admit(Stream::Tcp(stream), client);
+            }),
+            Stream::Unix(stream) => front_ends.receive(stream, remote, move |stream, client| {
+                entry.admit(Stream::Unix(stream), client);
+            }),
         }
     }
 
     fn admit(&self, stream: Stream, remote: SocketAddr) {
         let spawn = |service: &Rc<Service>, slot| match stream {
             Stream::Tcp(stream) => service.spawn(stream, remote, slot),
-            Stream::Unix(stream) => service.spawn_unix(stream, slot),
+            Stream::Unix(stream) => service.spawn_unix(stream, remote, slot),
         };
         match self.gate.admit(remote.ip()) {
             Admission::Serve(slot) => spawn(&self.service, slot),

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -12,8 +12,9 @@ use std::time::Instant;
 
 use proxy_core::{Network, ProxyHeader, ProxyHeaderError, Status, Stop, StopState};
 use proxy_relay::{Deadline, Ticks, lend};
-use tokio::io::ReadBuf;
-use tokio::net::TcpStream;
+use rustix::net::RecvFlags;
+use tokio::io::{Interest, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::task::{AbortHandle, spawn_local};
 
 use crate::config::{Config, Listener};
@@ -62,11 +63,11 @@ impl FrontEnds {
     ///
     /// # Panics
     /// Outside a `LocalSet`.
-    pub(crate) fn receive(
+    pub(crate) fn receive<S: Peek + 'static>(
         &self,
-        stream: TcpStream,
+        stream: S,
         peer: SocketAddr,
-        serve: impl FnOnce(TcpStream, SocketAddr) + 'static,
+        serve: impl FnOnce(S, SocketAddr) + 'static,
     ) {
         let shared = Rc::clone(&self.0);
         if !shared.lists(peer) {
@@ -96,7 +97,7 @@ impl Shared {
         self.networks.iter().any(listed)
     }
 
-    async fn read(&self, stream: &TcpStream) -> Result<ProxyHeader, Broken> {
+    async fn read(&self, stream: &impl Peek) -> Result<ProxyHeader, Broken> {
         let mut deadline = Deadline::new(self.stop.clone());
         deadline.set(self.time);
         let read = sniff::unless_closing(&mut deadline, read(stream)).await;
@@ -146,8 +147,44 @@ fn client(peer: SocketAddr, header: &ProxyHeader) -> SocketAddr {
     }
 }
 
+/// A socket whose bytes can be looked at before they are taken.
+pub(crate) trait Peek {
+    fn poll_peek(&self, cx: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>>;
+    fn try_read(&self, room: &mut [u8]) -> io::Result<usize>;
+}
+
+impl Peek for TcpStream {
+    fn poll_peek(&self, cx: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.poll_peek(cx, &mut ReadBuf::new(room))
+    }
+
+    fn try_read(&self, room: &mut [u8]) -> io::Result<usize> {
+        self.try_read(room)
+    }
+}
+
+impl Peek for UnixStream {
+    fn poll_peek(&self, cx: &mut Context<'_>, room: &mut [u8]) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.poll_read_ready(cx))?;
+            let peeked = self.try_io(Interest::READABLE, || {
+                let (_, seen) = rustix::net::recv(self, &mut *room, RecvFlags::PEEK)?;
+                Ok(seen)
+            });
+            match peeked {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                peeked => return Poll::Ready(peeked),
+            }
+        }
+    }
+
+    fn try_read(&self, room: &mut [u8]) -> io::Result<usize> {
+        self.try_read(room)
+    }
+}
+
 /// Takes a header from the front of a stream, and not a byte more.
-async fn read(stream: &TcpStream) -> Result<ProxyHeader, Broken> {
+async fn read(stream: &impl Peek) -> Result<ProxyHeader, Broken> {
     let mut held = Vec::new();
     loop {
         let step = poll_fn(|cx| {
@@ -164,14 +201,13 @@ async fn read(stream: &TcpStream) -> Result<ProxyHeader, Broken> {
 /// has the beginning.
 fn poll_step(
     cx: &mut Context<'_>,
-    stream: &TcpStream,
+    stream: &impl Peek,
     held: &mut Vec<u8>,
     room: &mut [u8],
 ) -> Poll<Result<Option<ProxyHeader>, Broken>> {
     let start = held.len();
     room[..start].copy_from_slice(held);
-    let mut ahead = ReadBuf::new(&mut room[start..]);
-    let seen = match ready!(stream.poll_peek(cx, &mut ahead)) {
+    let seen = match ready!(stream.poll_peek(cx, &mut room[start..])) {
         Ok(0) if start > 0 => return Poll::Ready(Err(Broken::Ended)),
         Ok(0) | Err(_) => return Poll::Ready(Err(Broken::Gone)),
         Ok(seen) => start + seen,

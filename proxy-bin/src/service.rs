@@ -165,29 +165,29 @@ impl Service {
     ///
     /// # Panics
     /// Outside a `LocalSet`.
-    pub(crate) fn spawn_unix(self: &Rc<Self>, stream: UnixStream, slot: Slot) {
+    pub(crate) fn spawn_unix(self: &Rc<Self>, stream: UnixStream, remote: SocketAddr, slot: Slot) {
         let this = Rc::clone(self);
         let peer = Peer {
-            remote: UNIX_CLIENT,
+            remote,
             local: UNIX_CLIENT,
         };
         match self.kind {
             Kind::Http(_) => spawn(slot, async move {
                 if let Kind::Http(http) = &this.kind {
                     let served = http.serve(stream, peer).await;
-                    this.tell(UNIX_CLIENT, served);
+                    this.tell(remote, served);
                 }
             }),
             Kind::Socks(_) => spawn(slot, async move {
                 if let Kind::Socks(socks) = &this.kind {
                     let served = socks.serve_with_all(stream, peer).await;
-                    this.tell(UNIX_CLIENT, served);
+                    this.tell(remote, served);
                 }
             }),
             Kind::Tcp(_) => spawn(slot, async move {
                 if let Kind::Tcp(map) = &this.kind {
                     let served = map.serve(stream, peer).await;
-                    this.tell(UNIX_CLIENT, served);
+                    this.tell(remote, served);
                 }
             }),
             // The configuration has no others there.

@@ -344,6 +344,15 @@ fn mistakes_about_unix_sockets() {
              write \"660\" instead",
         ],
     );
+    mistakes_in(
+        "[[listener]]\nprotocol = \"tcp\"\naddress = \"unix:/run/x.sock\"\n\
+         target = \"a.example:1\"\nproxy_protocol = [\"10.0.0.1\"]\n",
+        &[
+            "5: listener.proxy_protocol: expected 127.0.0.1 among the front ends, which is what \
+             programs at a Unix socket count as, found others only; write \"127.0.0.1\" instead, or \
+             no proxy_protocol",
+        ],
+    );
     mistakes(
         "target = \"a.example:1\"\nmode = \"660\"",
         &[

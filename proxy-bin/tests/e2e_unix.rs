@@ -263,6 +263,40 @@ fn http_and_socks_at_unix_sockets() {
 }
 
 #[test]
+fn p73_a_front_end_at_a_unix_socket_tells_the_client() {
+    let origin = support::Origin::page("hello");
+    let folder = folder();
+    let listener = "protocol = \"http\"\nproxy_protocol = [\"127.0.0.1\"]\nopen = true";
+    let rule = "[[rule]]\naction = \"allow\"\nnetworks = [\"127.0.0.0/8\"]\n";
+    let proxy = at_unix(folder.path(), listener, rule);
+    let request = format!(
+        "PROXY TCP4 192.0.2.7 192.0.2.9 7 80\r\nGET {} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        origin.url("/")
+    );
+    for cut in [1, 20, 37, 60] {
+        let mut client = connect(folder.path());
+        let (first, second) = request.split_at(cut);
+        client.write_all(first.as_bytes()).expect("sent");
+        client.write_all(second.as_bytes()).expect("sent");
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.ends_with("hello"), "{answer}");
+    }
+    // Without a header nobody is served.
+    let mut client = connect(folder.path());
+    client.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("sent");
+    let mut nothing = String::new();
+    let _ = client.read_to_string(&mut nothing);
+    assert_eq!(nothing, "");
+    drop((client, origin));
+    let lines = lines(&proxy.finish());
+    assert_eq!(lines.len(), 4);
+    for line in lines {
+        assert_eq!(line.text("client"), "192.0.2.7:7");
+    }
+}
+
+#[test]
 fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
     let folder = folder();
     let path = folder.path().join("x.sock");

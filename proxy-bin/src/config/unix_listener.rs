@@ -4,8 +4,10 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use proxy_core::Network;
+
 use super::listener::ListenerDraft;
-use super::problem::{Mismatch, Problem};
+use super::problem::{Mismatch, Problem, Sourced};
 use super::{Protocol, value};
 use crate::unix;
 
@@ -92,14 +94,12 @@ pub(super) fn finish(draft: &ListenerDraft, problems: &mut Vec<Problem>) -> Opti
                     port instead, or no cert and key";
         problems.push(Problem::new(&file.origin, "listener.cert", text));
     }
-    if let Some(network) = draft.proxy_protocol.iter().flatten().next() {
-        let text = "expected no front ends at a Unix socket, whose clients have no address, found \
-                    some; write an IP address and a port instead, or no proxy_protocol";
-        problems.push(Problem::new(
-            &network.origin,
-            "listener.proxy_protocol",
-            text,
-        ));
+    let fronts = || draft.proxy_protocol.iter().flatten();
+    let names_own = |front: &Sourced<Network>| front.value.contains(unix::UNIX_CLIENT.ip());
+    if let Some(front) = fronts().next().filter(|_| !fronts().any(names_own)) {
+        let text = "expected 127.0.0.1 among the front ends, which is what programs at a Unix socket \
+                    count as, found others only; write \"127.0.0.1\" instead, or no proxy_protocol";
+        problems.push(Problem::new(&front.origin, "listener.proxy_protocol", text));
     }
     let mode = draft.mode.as_ref().map(|mode| mode.value);
     Some(UnixPlace {
