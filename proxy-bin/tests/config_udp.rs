@@ -145,8 +145,7 @@ fn what_is_for_connections_only() {
             "target = \"dns.example:53\"\nauth = true\ncert = {cert:?}\nkey = {key:?}\n\
              targets = [\"a.example:53\", \"b.example:53\"]\nbalance = \"failover\"\n\
              target_tls = true\nproxy_protocol = \"192.0.2.1\"\nsend_proxy = \"v2\"\n\
-             rate_up = \"1MB/s\"\nrate_down = \"1MB/s\"\nsession_rate_up = \"1MB/s\"\n\
-             session_rate_down = \"1MB/s\"\nnames = \"a.example\"\ntarget_port = 53\nmode = \"660\""
+             names = \"a.example\"\ntarget_port = 53\nmode = \"660\""
         ),
         &[
             "5: listener.auth: expected no auth for protocol udp, which has no way to ask for it, \
@@ -165,27 +164,13 @@ fn what_is_for_connections_only() {
              datagrams have no header, found one; write protocol tcp instead, or leave it out",
             "12: listener.send_proxy: expected no send_proxy for protocol udp, whose datagrams \
              have no header, found one; write protocol tcp instead, or leave it out",
-            "13: listener.rate_up: expected no rate_up for protocol udp, whose datagrams are not \
-             held back, found one; write protocol tcp instead, or leave it out",
-            "14: listener.rate_down: expected no rate_down for protocol udp, whose datagrams are \
-             not held back, found one; write protocol tcp instead, or leave it out",
-            "15: listener.session_rate_up: expected no session_rate_up for protocol udp, whose \
-             datagrams are not held back, found one; write protocol tcp instead, or leave it out",
-            "16: listener.session_rate_down: expected no session_rate_down for protocol udp, \
-             whose datagrams are not held back, found one; write protocol tcp instead, or leave \
-             it out",
-            "17: listener.names: expected no names for protocol udp, found some; write protocol \
+            "13: listener.names: expected no names for protocol udp, found some; write protocol \
              sni instead, or leave it out",
-            "18: listener.target_port: expected no target_port for protocol udp, found some; \
+            "14: listener.target_port: expected no target_port for protocol udp, found some; \
              write protocol sni instead, or leave it out",
-            "19: listener.mode: expected no mode for a listener at an IP address, found one; \
+            "15: listener.mode: expected no mode for a listener at an IP address, found one; \
              write address = \"unix:/run/proxyd.sock\" instead, or no mode",
         ],
-    );
-    mistaken_url(
-        "udp://127.0.0.1:5353/dns.example:53?rate_up=1MB/s",
-        "rate_up: expected no rate_up for protocol udp, whose datagrams are not held back, found \
-         one; write protocol tcp instead, or leave it out",
     );
     mistakes_of_listener(
         "target = \"dns.example:53\"\nidle = 30\n\

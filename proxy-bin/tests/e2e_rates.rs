@@ -4,13 +4,13 @@
 mod support;
 
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
 use std::thread::scope;
 use std::time::{Duration, Instant};
 
 use support::{
     Accepted, Answer, Conn, DOWN, Echo, LogLine, Mode, Origin, Proxyd, Random, UP, Udp, basic,
-    check_chunks,
+    check_chunks, wait_for,
 };
 
 /// The rate of these tests.
@@ -71,6 +71,27 @@ fn datagrams_beyond_the_rate_are_dropped() {
     let lines = LogLine::all(&proxy.finish().stdout);
     let most = 20_000 + 40_000 * start.elapsed().as_millis() as u64 / 1_000;
     let up = lines[0].number("up").expect("a number");
+    assert!((20 * LENGTH..=most).contains(&up), "{up} of at most {most}");
+}
+
+#[test]
+fn flows_of_one_port_relay_share_its_rate() {
+    const LENGTH: u64 = 1_000;
+    let echo = Echo::new();
+    let listen = format!("udp://127.0.0.1:0/{}?rate_up=40KB/s", echo.address);
+    let log = ["--access-log", "stdout", "--access-log-format", "json"];
+    let proxy = Proxyd::start(&[&["--listen", &listen][..], &log].concat());
+    let start = Instant::now();
+    let clients = [(); 3].map(|()| UdpSocket::bind("127.0.0.1:0").expect("bound"));
+    for number in 0..60 {
+        let sent = clients[number % 3].send_to(&[7; LENGTH as usize], proxy.address("udp"));
+        assert_eq!(sent.expect("sent"), LENGTH as usize);
+    }
+    wait_for("what passes at once", || echo.count() >= 20);
+    let lines = LogLine::all(&proxy.stop().stdout);
+    let most = 20_000 + 40_000 * start.elapsed().as_millis() as u64 / 1_000;
+    let up: u64 = lines.iter().filter_map(|line| line.number("up")).sum();
+    assert_eq!(lines.len(), 3);
     assert!((20 * LENGTH..=most).contains(&up), "{up} of at most {most}");
 }
 

@@ -10,7 +10,7 @@ use super::entries::List;
 use super::limits::{LIMITS, TIMEOUTS, read_timeouts};
 use super::listener::{ListenerDraft, Protocol};
 use super::problem::{Mismatch, Origin, Problem, Sourced};
-use super::rate::{self, Rates};
+use super::rate::Rates;
 use super::reader::{Document, Table};
 use super::relay::{self, RelayDraft};
 use super::unix_listener::{self, Address};
@@ -235,7 +235,6 @@ fn listener(table: &Table<'_>) -> Option<ListenerDraft> {
         idle,
         rates,
         session_rates,
-        rate_keys: rate::written(table),
     })
 }
 

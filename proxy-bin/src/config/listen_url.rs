@@ -220,9 +220,6 @@ impl ListenerDraft {
 
     /// Sets one of the parameters that are rates.
     fn set_rate(&mut self, key: &str, rate: NonZeroU64) {
-        let own = rate::LISTENER_KEYS.into_iter().find(|own| *own == key);
-        self.rate_keys
-            .extend(own.map(|own| Sourced::new(own, &self.origin)));
         let field = match key {
             "rate_up" => &mut self.rates.up,
             "rate_down" => &mut self.rates.down,

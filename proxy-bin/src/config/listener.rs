@@ -215,8 +215,6 @@ pub(crate) struct ListenerDraft {
     pub(crate) idle: Option<Sourced<Option<Duration>>>,
     pub(crate) rates: Rates,
     pub(crate) session_rates: Rates,
-    /// The keys that these were written with.
-    pub(super) rate_keys: Vec<Sourced<&'static str>>,
 }
 
 impl ListenerDraft {
@@ -245,7 +243,6 @@ impl ListenerDraft {
             idle: None,
             rates: Rates::default(),
             session_rates: Rates::default(),
-            rate_keys: Vec::new(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use super::problem::{Mismatch, Sourced};
+use super::problem::Mismatch;
 use super::reader::Table;
 
 /// The rates of a listener, a user, or what all have.
@@ -34,12 +34,6 @@ impl Rates {
             down: self.down.or(other.down),
         }
     }
-}
-
-/// The keys of rates that were written for a listener.
-pub(super) fn written(table: &Table<'_>) -> Vec<Sourced<&'static str>> {
-    let place = |key| Some(Sourced::new(key, &table.place(key)?));
-    LISTENER_KEYS.into_iter().filter_map(place).collect()
 }
 
 /// Reads a rate: a whole number and a unit of bytes or bits a second.

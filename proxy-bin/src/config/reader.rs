@@ -264,12 +264,6 @@ impl<'a> Table<'a> {
         None
     }
 
-    /// Where the value of `key` was written.
-    pub(super) fn place(&self, key: &str) -> Option<Origin> {
-        let value = self.entries.get(key)?;
-        Some(self.document.origin(value.span().start))
-    }
-
     /// Whether `key` was written, rightly or not.
     pub(super) fn has(&self, key: &str) -> bool {
         self.entries.contains_key(key)

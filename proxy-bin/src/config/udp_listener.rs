@@ -41,10 +41,6 @@ pub(super) fn finish(
     for (key, origin) in front_ends.into_iter().chain(header) {
         unfit(key, "whose datagrams have no header", origin, problems);
     }
-    for key in &draft.rate_keys {
-        let why = "whose datagrams are not held back";
-        unfit(key.value, why, &key.origin, problems);
-    }
     draft.idle.as_ref().map(|idle| idle.value)
 }
 
