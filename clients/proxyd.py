@@ -64,8 +64,13 @@ class Proxyd:
             text = log.read()
         return [json.loads(line) for line in text[:text.rfind(b"\n") + 1].splitlines()]
 
-    def forget(self):
-        self.read = os.path.getsize(self.log)
+    async def forget(self):
+        """Waits for what a client of before has left: lines are written a quarter of a second later."""
+        while True:
+            self.read = os.path.getsize(self.log)
+            await asyncio.sleep(0.4)
+            if self.read == os.path.getsize(self.log):
+                break
 
     def descriptors(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))

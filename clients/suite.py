@@ -91,9 +91,9 @@ class Suite:
     # ------------------------------------------------------------ one program
 
     async def client(self, program, listener, reuse):
+        await self.proxyd.forget()
         self.origin.forget()
         self.datagrams.forget()
-        self.proxyd.forget()
         self.expected = None
         self.title = f"{program.partition('.')[0]}, {listener}"
         started = time.monotonic()
