@@ -17,7 +17,6 @@ use crate::errand::{Boxed, Errand};
 use crate::idle;
 use crate::introduction;
 use crate::log::Entry;
-use crate::metrics::Counts;
 use crate::outside::Outside;
 use crate::policy::{Judgement, Policy, Verdict};
 use crate::sources::stick;
@@ -45,8 +44,6 @@ pub(crate) struct Proxyd {
     outside: Rc<Outside>,
     /// If it is a port relay whose targets need it.
     targets: Option<Rc<Targets>>,
-    /// If metrics are read: those of this worker.
-    counts: Option<Arc<[Counts]>>,
 }
 
 impl Proxyd {
@@ -68,13 +65,7 @@ impl Proxyd {
             send_proxy: None,
             outside,
             targets: None,
-            counts: None,
         }
-    }
-
-    /// Sessions are counted there, at the listener's place.
-    pub(crate) fn count_in(&mut self, counts: Option<Arc<[Counts]>>) {
-        self.counts = counts;
     }
 
     /// Targets are told whom each connection is for. It is then used for that
@@ -108,7 +99,6 @@ impl Proxyd {
             dropped: Dropped::default(),
             outside: Rc::clone(&self.outside),
             targets: self.targets.clone(),
-            counts: self.counts.clone(),
             ..*self
         }
     }
@@ -444,10 +434,10 @@ impl Gateway for Proxyd {
             (Some(session), Some(who)) => session.settle(who),
             _ => None,
         };
-        if let Some(counts) = self.counts.as_ref().and_then(|all| all.get(self.listener)) {
+        let outside = &self.outside;
+        if let Some(counts) = outside.counts(self.listener) {
             counts.add(report);
         }
-        let outside = &self.outside;
         if !outside.log().is_on() {
             return;
         }
@@ -579,6 +569,7 @@ mod tests {
             speeds: None,
             idle: Idle::new(8, &config.limits),
             landing: Landing::new(&config),
+            counts: None,
             log,
         };
         let outside = Rc::new(Outside::new(means));

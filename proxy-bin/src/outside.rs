@@ -17,6 +17,7 @@ use crate::errand::Errand;
 use crate::idle::Idle;
 use crate::introduction;
 use crate::log::AccessLog;
+use crate::metrics::Counts;
 use crate::origin_tls::OriginTls;
 use crate::own::OwnAddresses;
 use crate::parents::{Parents, Wanted};
@@ -40,6 +41,7 @@ pub(crate) struct Outside {
     egress: Option<Arc<Egress>>,
     speeds: Option<Arc<Speeds>>,
     landing: Landing,
+    counts: Option<Arc<[Counts]>>,
     log: AccessLog,
 }
 
@@ -61,6 +63,8 @@ pub(crate) struct Means {
     pub(crate) idle: Idle,
     /// Where connections are awaited for clients.
     pub(crate) landing: Landing,
+    /// If metrics are read: this worker's, of each listener.
+    pub(crate) counts: Option<Arc<[Counts]>>,
     pub(crate) log: AccessLog,
 }
 
@@ -85,6 +89,7 @@ impl Outside {
             egress: means.egress,
             speeds: means.speeds,
             landing: means.landing,
+            counts: means.counts,
             log: means.log,
         }
     }
@@ -118,6 +123,12 @@ impl Outside {
     /// How fast a connection at this listener may be; `None` is as fast as can be.
     pub(crate) fn speed(&self, listener: usize, user: Option<&str>) -> Option<Speed> {
         self.speeds.as_ref()?.of(listener, user)
+    }
+
+    /// Where sessions of the listener at this place of the configuration are
+    /// counted, if they are.
+    pub(crate) fn counts(&self, listener: usize) -> Option<&Counts> {
+        self.counts.as_ref()?.get(listener)
     }
 
     pub(crate) fn log(&self) -> &AccessLog {

@@ -171,6 +171,10 @@ fn outside(shared: &Shared, log: AccessLog) -> io::Result<Outside> {
         speeds: shared.speeds.clone(),
         idle: Idle::new(shared.idle, &config.limits),
         landing: Landing::new(config),
+        counts: shared
+            .metrics
+            .as_ref()
+            .and_then(|all| all.of(shared.number)),
         log,
     };
     Ok(Outside::new(means))
@@ -220,10 +224,6 @@ fn serve_all(
     outside: &Rc<Outside>,
 ) -> io::Result<Serving> {
     let hasty = hasty(&shared.config);
-    let counts = shared
-        .metrics
-        .as_ref()
-        .and_then(|all| all.of(shared.number));
     let mut serving = Serving::default();
     let places = shared.places.iter().zip(sockets);
     for (at, (place, socket)) in places.enumerate() {
@@ -247,7 +247,6 @@ fn serve_all(
         let front_ends = FrontEnds::new(listener, &name, &shared.config, &shared.stop);
         let mut gateway = Proxyd::new(at, name, users, Rc::clone(outside));
         gateway.send_proxy(listener.send_proxy);
-        gateway.count_in(counts.clone());
         gateway.lead_to(Targets::of(
             listener,
             trust.as_ref(),

@@ -2,9 +2,11 @@
 
 mod support;
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 
-use support::{Accepted, Answer, Conn, Mode, Origin, Proxyd, check, run_beside, wait_for};
+use support::{
+    Accepted, Answer, Conn, DEADLINE, Echo, Mode, Origin, Proxyd, check, run_beside, wait_for,
+};
 
 /// Where the page is.
 fn page(proxy: &Proxyd) -> SocketAddr {
@@ -95,6 +97,33 @@ fn each_end_is_counted_by_listener_and_operation() {
         format!("proxyd_sessions_total{{{labels},operation=\"none\",end=\"bad-request\"}} 1");
     says(page, &none);
     drop(origin);
+    proxy.finish();
+}
+
+#[test]
+fn flows_of_datagrams_are_counted_too() {
+    let echo = Echo::new();
+    let toml = "[metrics]\naddress = \"127.0.0.1:0\"\n";
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("p.toml");
+    std::fs::write(&file, toml).expect("written");
+    let listen = format!("udp://127.0.0.1:0/{}?idle=1s", echo.address);
+    let file = file.to_str().expect("a plain path");
+    let proxy = Proxyd::start(&["--listen", &listen, "--config", file]);
+    let page = page(&proxy);
+    let client = UdpSocket::bind("127.0.0.1:0").expect("bound");
+    client.set_read_timeout(Some(DEADLINE)).expect("set");
+    client
+        .send_to(b"question", proxy.address("udp"))
+        .expect("sent");
+    client.recv(&mut [0; 64]).expect("an answer");
+    let labels = format!("service=\"udp-{}\"", proxy.address("udp").port());
+    let end = "operation=\"associate\",end=\"idle\"";
+    says(page, &format!("proxyd_sessions_total{{{labels},{end}}} 1"));
+    says(
+        page,
+        &format!("proxyd_moved_bytes_total{{{labels},direction=\"down\"}} 8"),
+    );
     proxy.finish();
 }
 

@@ -190,6 +190,7 @@ async fn act(
         speeds: None,
         idle: Idle::new(8, &config.limits),
         landing: Landing::new(config),
+        counts: None,
         log: AccessLog::off(),
     };
     let outside = Rc::new(Outside::new(means));
